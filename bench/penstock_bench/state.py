@@ -8,7 +8,8 @@ pause   the longest time for which the task's event loop stood still while a che
         beside it the longest while none was: what its own work, and the machine, take anyway
 bytes   what a checkpoint of one changed key of a hundred writes, over what the whole state is in
         the same files; and, over all turns, bytes written per byte of increments (compaction)
-resume  a new instance, from its claim until it reads on; also with few keys
+resume  a new instance, from its claim until it reads on; also with few keys. Beside it its first
+        commit, of random keys, and how long until all rows of the checkpoint are in memory
 memory  rows at random beside RocksDB, and a state larger than its bound (state_memory.py)
 
 Law: the states before and after the resume have the same number of rows.
@@ -103,6 +104,9 @@ class StateFigures:
     still_ms: float = 0.0
     usual_ms: float = 0.0
     resume_ms: float = 0.0
+    #: The first commit after it, of rows of random keys; and until all rows were in memory.
+    first_commit_ms: float = 0.0
+    all_read_ms: float = 0.0
     resumed_rows: int = 0
 
 
@@ -143,7 +147,10 @@ def judge(
     mean = statistics.fmean(found.turn_bytes)
     spread = f"{mean / 1e6:.2f} MB a turn, {least / 1e6:.2f} MB where nothing was merged"
     rows = f"{found.resumed_rows:,} rows of {found.state_rows:,}"
-    resumes = f"{found.resume_ms:.0f} ms, with {plan.few_keys:,} keys {of_few.resume_ms:.0f} ms"
+    resumes = (
+        f"{found.resume_ms:.0f} ms, with {plan.few_keys:,} keys {of_few.resume_ms:.0f} ms; first "
+        f"commit {found.first_commit_ms:.0f} ms, all rows read after {found.all_read_ms:.0f} ms"
+    )
     for check in (
         Check("checkpoint_pause", longest, PAUSE_MS_BAR, "at most", "ms", detail),
         Check("one_percent_writes", median / whole, SHARE_BAR, "at most", "x", wrote),
@@ -297,11 +304,27 @@ async def _measure(
             found.files = len(_files(task, host))
             found.restore_bytes = sum(line.bytes for line in _files(task, host))
         say("resuming")
+        began = time.monotonic()
         async with running(log, spec, host) as task:
             while not task.resume_ms:
                 await asyncio.sleep(0.001)
             found.resume_ms = round(task.resume_ms, 1)
+            await _first_commit(log, task, found)
+            while task.report()["state_rows_unread"]:
+                await asyncio.sleep(0.01)
+            found.all_read_ms = round((time.monotonic() - began) * 1000, 1)
             found.resumed_rows = task.report()["state_rows"]
+
+
+async def _first_commit(log: AsyncLog, task: Task, found: StateFigures) -> None:
+    """How long rows of some random keys take, once it reads on."""
+    began = time.monotonic()
+    keys = np.random.default_rng(2).integers(0, found.state_rows, _CHANGE_ROWS)
+    number = -1 if task.last_marker is None else task.last_marker.number
+    await append(log, keys, _CHANGE_ROWS)
+    while task.last_marker is None or task.last_marker.number <= number:
+        await asyncio.sleep(0.001)
+    found.first_commit_ms = round((time.monotonic() - began) * 1000, 1)
 
 
 async def caught_up(log: AsyncLog, task: Task) -> None:

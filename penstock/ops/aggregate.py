@@ -64,7 +64,7 @@ class AggregateOperator(Operator):
             names = [key.name for key in node.keys]
             self._time_key = names.index(node.event_time)
             self._late = LateFilter("aggregate", self._key_at[self._time_key], on_late)
-        self._table = state.table("groups", keys, columns, placed)
+        self._table = state.table("groups", keys, columns, placed, is_by_key=self._late is None)
         self._results = Results(node.schema, self._calls)
         self._distinct = {
             index: self._distinct_table(index, bound, keys, placed)
@@ -84,7 +84,9 @@ class AggregateOperator(Operator):
         columns = {"count": pa.int64()}
         if self._late is not None:
             columns[_TIME] = pa.int64()
-        return self._state.table(f"distinct{index}", pa.schema(fields), columns, placed)
+        return self._state.table(
+            f"distinct{index}", pa.schema(fields), columns, placed, is_by_key=self._late is None
+        )
 
     def on_start(self) -> list[Delta]:
         """Without keys there is a result before the first row."""

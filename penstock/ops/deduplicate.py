@@ -34,7 +34,7 @@ class DeduplicateOperator(Operator):
         keys = pa.schema([(key.name, key.type) for key in node.keys])
         placed = partition_positions(node.child, [key.name for key in node.keys])
         columns = {} if self._late is None else {_EXPIRES: pa.int64()}
-        self._table = state.table("seen", keys, columns, placed)
+        self._table = state.table("seen", keys, columns, placed, is_by_key=self._late is None)
         self._expiry = Expiry(self._table, _EXPIRES)
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:

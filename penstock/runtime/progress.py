@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.plan import nodes as n
 from penstock.protocol.names import TaskId
@@ -124,6 +124,7 @@ def make_progress(
     progress["graph"] = make_graph(rates.outline(spec), facts)
     for worker, member in progress.get("members", {}).items():
         member["busyShare"] = _busy_share(reports, by_task, worker)
+        member.update(_state_memory(reports, worker))
     rates.at_ms = now_ms
     return progress
 
@@ -164,6 +165,20 @@ def _busy_share(
     mine = [task for task, report in reports.items() if report.get("worker") == worker]
     told = [rates[task].busy for task in mine if task in rates]
     return round(min(sum(told), 1.0), 4) if told else None
+
+
+_MEMORY_FACTS: Final = {
+    "state_memory": "stateMemory",
+    "state_file_bytes": "stateFileBytes",
+    "state_mapped_in_bytes": "stateMappedInBytes",
+}
+
+
+def _state_memory(reports: Mapping[TaskId, Report], worker: str) -> dict[str, int]:
+    """Of a worker with a bound: its tasks share one room, and each tells of all of it."""
+    mine = [report for report in reports.values() if report.get("worker") == worker]
+    newest = max(mine, key=lambda report: report.get("reported_at_ms") or 0, default={})
+    return {said: newest[name] for name, said in _MEMORY_FACTS.items() if name in newest}
 
 
 def _watermarks(spec: QuerySpec, reports: Mapping[TaskId, Report]) -> dict[int, int]:
@@ -245,9 +260,9 @@ def source_position(spec: QuerySpec, reports: Mapping[TaskId, Report], stream: s
 _TASK_FACTS = (
     "worker", "instance", "is_running", "reported_at_ms", "committed_position", "committed_at_ms",
     "commits_ever", "rows_in", "rows_out", "rows_late", "dead_letters", "virtual_nodes",
-    "state_rows", "state_bytes", "checkpoint_lsn", "checkpoint_at_ms", "checkpoint_bytes",
-    "checkpoint_ms", "checkpoints", "checkpoint_failures", "checkpoint_error", "resume_ms",
-    "from_standby", "source_bytes", "rows_waiting",
+    "state_rows", "state_bytes", "state_rows_unread", "checkpoint_lsn", "checkpoint_at_ms",
+    "checkpoint_bytes", "checkpoint_ms", "checkpoints", "checkpoint_failures", "checkpoint_error",
+    "resume_ms", "from_standby", "source_bytes", "rows_waiting",
 )  # fmt: skip
 
 

@@ -31,7 +31,9 @@ from penstock.runtime.inheritance import Predecessor, inherited
 from penstock.runtime.task_core import TaskCore, check_marker
 from penstock.state.api import Change
 from penstock.state.changelog import decode_changes
-from penstock.state.stores.api import StateStore
+from penstock.state.checkpoint_store import CheckpointStore
+from penstock.state.memory import MemoryState
+from penstock.state.stores.api import Loaded, Reference, StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +63,13 @@ class StateCopy(Generic[T]):
         store: StateStore | None,
         ancestors: dict[str, Predecessor] | None = None,
         turn: asyncio.Lock | None = None,
+        lazy: MemoryState | None = None,
     ) -> None:
         """`ancestors`: whose states were built already, for the same heir; and if there are several
-        who may build them, `turn` is for one at a time.
+        who may build them, `turn` is for one at a time. `lazy`: the core's own state, if rows of
+        its tables may be left in the files of the checkpoint.
         """
+        self._lazy = lazy
         self._log = log
         self.core: T = core
         self._store = store
@@ -131,18 +136,26 @@ class StateCopy(Generic[T]):
             if "store" in json and json["store"] in away:
                 continue  # a store of rows has one state: to ask again is to wait again
             try:
-                assert self._store is not None
-                loaded = await asyncio.to_thread(self._store.load, json, self.core.wanted)
+                loaded = await asyncio.to_thread(self._load, json)
             except (Damaged, Unavailable) as error:
                 logger.warning("task=%s checkpoint unusable cause=%s", self.core.task, error)
                 if isinstance(error, Unavailable):
                     self._unreached = error
                     away.add(json.get("store"))
                 continue
+            if self._lazy is not None:
+                self._lazy.lend(loaded.unread)
             await self._apply_in_turns(loaded.changes)
             self.reached = Lsn(loaded.cut)
             return self.reached
         return None
+
+    def _load(self, reference: Reference) -> Loaded:
+        store = self._store
+        assert store is not None
+        if self._lazy is not None and isinstance(store, CheckpointStore) and store.is_near:
+            return store.load_lazily(reference, self._lazy.tables_that_may_wait())
+        return store.load(reference, self.core.wanted)
 
     async def _apply_in_turns(self, changes: Iterable[Change], *, inherits: bool = False) -> None:
         """Other tasks of the process go on meanwhile: a large state takes seconds.

@@ -30,11 +30,13 @@ from penstock.runtime.histogram import Buckets, RecentHistogram
 from penstock.runtime.host import THIS_PROCESS, Host
 from penstock.runtime.meter import Meter
 from penstock.runtime.spec import QuerySpec
-from penstock.runtime.standby import Standby, StateCopy
+from penstock.runtime.standby import ROWS_BESIDE, Standby, StateCopy
 from penstock.runtime.task_core import Poisoned, TaskCore, check_marker
 from penstock.state.api import Change
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
+from penstock.state.memory_table import MemoryTable
 from penstock.state.stores.api import StateStore
+from penstock.state.unread import Unread, UnreadLost
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +94,8 @@ class Task:
         #: Pieces of commits on their way beside the loops; one that fails ends the task.
         self._running_beside: set[asyncio.Future[None]] = set()
         self._failures_beside: asyncio.Queue[BaseException] = asyncio.Queue()
+        #: Whether rows of its checkpoint may be left in files until they are wanted.
+        self._is_lazy = True
         #: Whether its state was there when it was asked to run.
         self.is_from_standby = False
         self.commit_ms = RecentHistogram()
@@ -145,12 +149,16 @@ class Task:
                     if not self.core.is_cut:
                         await self._run_loops()
                     return
+                except UnreadLost as lost:
+                    self._read_all_first(lost)
                 except Poisoned as poison:
+                    if isinstance(poison.cause, UnreadLost):
+                        self._read_all_first(poison.cause)
+                        continue
                     if not self._can_bury(poison, careful_upto):
                         raise poison.cause from poison.cause.__cause__  # a user's traceback
                     careful_upto = poison.lsn
-                    self._began = self._now()
-                    self.core = self._make_core()
+                    self._begin_anew()
         finally:
             self.meter.is_running = False
             if self.checkpointer is not None:
@@ -160,6 +168,20 @@ class Task:
             for work in list(self._running_beside):
                 work.cancel()
             self.log.dismiss(self.appender)
+
+    def _read_all_first(self, lost: UnreadLost) -> None:
+        """Rows that were left unread cannot be read: begin again, with all read before.
+
+        That finds what is damaged, and uses another checkpoint, or the log.
+        """
+        assert self._is_lazy, "nothing was left unread"
+        logger.warning("task=%s resumes again cause=%s", self.task, lost)
+        self._is_lazy = False
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._began = self._now()
+        self.core = self._make_core()
 
     def _can_bury(self, poison: Poisoned, careful_upto: Lsn | None) -> bool:
         """Whether looking for the rows to blame may help: asked to, and not tried there yet."""
@@ -217,7 +239,8 @@ class Task:
             core.instance, core.run = self.instance, self.core.run
             self.core = core
         else:
-            await StateCopy(self.log, self.core, self._store).restore(last)
+            lazy = self.core.state if self._is_lazy else None
+            await StateCopy(self.log, self.core, self._store, lazy=lazy).restore(last)
 
     # -- run
 
@@ -229,9 +252,13 @@ class Task:
         committing = asyncio.ensure_future(self._commit_again_and_again())
         ticking = asyncio.ensure_future(self._tick())
         watching = asyncio.ensure_future(self._watch_beside())
-        loops = {reading, committing, ticking, watching}
+        bringing = asyncio.ensure_future(self._bring_rows())
+        loops = {reading, committing, ticking, watching, bringing}
         try:
-            await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+            for loop in done:
+                if not loop.cancelled():
+                    loop.exception()  # it is raised below, once it is known what was appended
             # What was captured is appended to its end: its outcome must be known before this
             # instance resumes, for nothing would fence it.
             self._is_halting = True
@@ -242,13 +269,34 @@ class Task:
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-        for loop in (committing, watching, reading, ticking):
+        for loop in (committing, watching, reading, ticking, bringing):
             if loop.done() and not loop.cancelled():
                 loop.result()
 
     async def _watch_beside(self) -> None:
         """What fails beside the loops ends the task as a failure of theirs does."""
         raise await self._failures_beside.get()
+
+    async def _bring_rows(self) -> None:
+        """What was left in the files of the checkpoint."""
+        for table in self.core.state.tables_unread():
+            assert table.unread is not None
+            await self._bring_rows_of(table, table.unread)
+        await asyncio.Event().wait()
+
+    async def _bring_rows_of(self, table: MemoryTable, unread: Unread) -> None:
+        """Read by a thread, one virtual node after the other, and brought in in turns."""
+        table.expect(unread, await asyncio.to_thread(table.make_places, unread))
+        for node in unread.nodes:
+            rows = await asyncio.to_thread(unread.read_node, node)
+            for first in range(0, 0 if rows is None else rows.num_rows, ROWS_BESIDE):
+                assert rows is not None
+                began = self._now()
+                self.meter.begin()
+                table.bring(unread, rows.slice(first, ROWS_BESIDE))
+                self.meter.end()
+                await asyncio.sleep(self._now() - began)  # half of the time is for batches
+            table.brought(unread, node)
 
     async def _read(self) -> None:
         core = self.core
@@ -454,6 +502,8 @@ class Task:
             **core.report_nodes(),
             "state_rows": state_rows,
             "state_bytes": state_bytes,
+            "state_rows_unread": core.state.rows_unread(),
+            **core.state.room.report(),
             "checkpoint_lsn": core.checkpoint_lsn,
             **self.checkpoint_counts.report(),
             "resume_ms": round(self.resume_ms, 1),

@@ -719,7 +719,10 @@ class TaskCore:
         self._told = told
         self._committed_position = position
         self.checkpoints.changed(sum(len(entry.payload) for entry in changes))
-        is_due = self.checkpoints.is_due(self._now_ms())
+        # While a checkpoint is still being read, none takes its place: if a file of it turns out to
+        # be damaged, all must be there with which another instance would do without it.
+        is_all_here = not self.state.tables_unread()
+        is_due = is_all_here and self.checkpoints.is_due(self._now_ms())
         needs_whole = is_due and self.checkpoints.needs_whole
         return Commit(
             data=tuple(data),

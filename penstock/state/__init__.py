@@ -21,6 +21,7 @@ folders.py            folders on any file system, for files that are written onc
 manifest.py           which increments make the state at a marker
 fold.py               the merge of changes
 compaction.py         when increments are merged, and how
+unread.py             rows of a table that are in files still, and how they are read
 key_filter.py         which keys are surely not in a file
 parts.py              what a part says of itself: kind, keys, what places it, event time
 stores/               the interface of all stores of checkpoints

@@ -165,8 +165,14 @@ class State(Protocol):
         keys: pa.Schema,
         columns: dict[str, pa.DataType],
         partition: Sequence[int] | None = None,
+        *,
+        is_by_key: bool = False,
     ) -> Table:
-        """The table of this name. `partition` are the key columns that place it, or all."""
+        """The table of this name. `partition` are the key columns that place it, or all.
+
+        `is_by_key`: it is never asked for all its rows, at least not while it is at work; so that
+        after a restart those need not be here that nobody has asked for.
+        """
 
     def row_set(
         self,

@@ -90,7 +90,7 @@ class CheckpointMeta:
 
 
 @dataclass(frozen=True, slots=True)
-class _Section:
+class Section:
     """A line of the footer."""
 
     name: str
@@ -133,7 +133,7 @@ class _Footer:
     header_bytes: int
     header_crc: int
     schemas: list[pa.Schema]
-    sections: list[_Section]
+    sections: list[Section]
     filters: list[_Filter]
     #: Empty in version 1.
     parts: dict[str, Part]
@@ -189,7 +189,7 @@ class _Writer:
         for nodes, starts, places, piece in _cut(change, self._parts):
             data = encode_trusted(piece)
             is_task = change.kind in _OF_TASK
-            section = _Section(
+            section = Section(
                 change.name,
                 change.kind,
                 self._schemas.index(schema),
@@ -318,13 +318,29 @@ class Checkpoint:
         """What the parts say of themselves; version 1 said nothing."""
         return self._footer.parts
 
-    def read(self, nodes: Collection[int] | None = None) -> list[Change]:
-        """All changes in order, or those of some virtual nodes and of the task itself."""
+    def read(
+        self, nodes: Collection[int] | None = None, without: Collection[str] = ()
+    ) -> list[Change]:
+        """All changes in order, or those of some virtual nodes and of the task itself.
+
+        `without`: parts that are left out.
+        """
         if nodes is not None and self.meta.virtual_nodes != VIRTUAL_NODES:
             count = self.meta.virtual_nodes
             raise BadFormat(f"{count} virtual nodes, here are {VIRTUAL_NODES}")
         try:
-            return list(_join(_read_sections(self._read_at, self._footer, nodes)))
+            return list(_join(_read_sections(self._read_at, self._footer, nodes, without)))
+        except _UNREADABLE as error:
+            raise BadFormat(f"not a checkpoint: {error}") from error
+
+    def sections(self, name: str) -> list[Section]:
+        """Those of a part, in order."""
+        return [section for section in self._footer.sections if section.name == name]
+
+    def rows(self, section: Section) -> pa.RecordBatch:
+        """What it holds."""
+        try:
+            return _read_rows(self._read_at, section, self._footer)
         except _UNREADABLE as error:
             raise BadFormat(f"not a checkpoint: {error}") from error
 
@@ -411,7 +427,7 @@ def _read_footer(read_at: ReadAt, size: int, seal: int | None) -> _Footer:
 
 def _decode_footer(data: bytes, *, footer_at: int, version: int) -> _Footer:
     footer = json.loads(data)
-    sections = [_Section(**line) for line in footer["sections"]]
+    sections = [Section(**line) for line in footer["sections"]]
     filters = [_Filter(**line) for line in footer.get("filters", ())]
     parts = decode_parts(footer.get("parts", ()))
     schemas = [
@@ -447,9 +463,14 @@ def _read_header(read_at: ReadAt, footer: _Footer) -> CheckpointMeta:
 
 
 def _read_sections(
-    read_at: ReadAt, footer: _Footer, nodes: Collection[int] | None
+    read_at: ReadAt,
+    footer: _Footer,
+    nodes: Collection[int] | None,
+    without: Collection[str] = (),
 ) -> Iterator[Change]:
     for section in footer.sections:
+        if section.name in without:
+            continue
         wanted = nodes is None or [n for n in section.nodes if n == NODE_OF_TASK or n in nodes]
         if not wanted:
             continue
@@ -463,7 +484,7 @@ def _read_sections(
                 yield Change(section.name, section.kind, rows.slice(start, end - start))
 
 
-def _read_rows(read_at: ReadAt, section: _Section, footer: _Footer) -> pa.RecordBatch:
+def _read_rows(read_at: ReadAt, section: Section, footer: _Footer) -> pa.RecordBatch:
     what = f"section {section.name} of a checkpoint, byte {section.at}"
     data = _read_checked(read_at, section.at, section.bytes, section.crc, what)
     rows = decode_own(data, footer.schemas[section.schema])

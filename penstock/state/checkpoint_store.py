@@ -27,8 +27,9 @@ from __future__ import annotations
 
 import re
 import secrets
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -49,6 +50,7 @@ from penstock.state.api import Change
 from penstock.state.checkpoint_format import (
     Checkpoint,
     CheckpointMeta,
+    Section,
     encode_checkpoint,
     open_checkpoint,
     seal_of,
@@ -56,9 +58,11 @@ from penstock.state.checkpoint_format import (
 from penstock.state.compaction import merge_files, plan_merge, source_of
 from penstock.state.fold import find_places, have_keys, merge_changes
 from penstock.state.folders import Folder, open_folder
+from penstock.state.keys import VIRTUAL_NODES
 from penstock.state.manifest import IncrementFile, Manifest, decode_manifest, encode_manifest
 from penstock.state.parts import Parts
 from penstock.state.stores.api import Increment, Loaded, Reference, StaleCut
+from penstock.state.unread import Unread
 
 _LOG: Final = re.compile(r"[0-9a-f]{32}")
 #: query.version/stage/index: neither "..", nor an absolute path, nor a hidden file can match.
@@ -71,6 +75,8 @@ _FILE: Final = re.compile(
 _SECOND: Final = ".2"
 _MANIFEST_BYTES_MAX: Final = 16 * MIB
 _COPIED_BYTES: Final = 4 * MIB
+#: Checkpoints of fewer bytes are read at once: it takes no longer than to open them.
+LAZY_BYTES_MIN: Final = 1 * MIB
 T = TypeVar("T")
 
 
@@ -324,6 +330,28 @@ class CheckpointStore:
         ref = CheckpointRef.from_json(reference)
         return Loaded(ref.marker_lsn, self.read(ref, nodes=nodes))
 
+    def load_lazily(self, reference: Reference, wanted: Parts) -> Loaded:
+        """As load does, but of these tables, as far as the files have them as they are described,
+        rows are left in the files. Raises as load does for what is found damaged by then.
+        """
+        ref = CheckpointRef.from_json(reference)
+        lines = self.increments(ref)
+        if sum(line.bytes for line in lines) < LAZY_BYTES_MIN:
+            return self.load(reference)
+        files = [_OpenIncrement(self, line) for line in lines]
+        parts = files[-1].parts
+        names = [name for name, part in wanted.items() if parts.get(name) == part]
+        if not all(file.is_searchable for file in files):
+            names = []
+        changes = [change for file in files for change in file.read_without(names)]
+        unread = {name: Unread(name, parts[name], files) for name in names}
+        return Loaded(ref.marker_lsn, changes, unread)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether files may be read while a batch waits for it."""
+        return self._folder.is_near
+
     def read(self, ref: CheckpointRef, *, nodes: Collection[int] | None = None) -> list[Change]:
         """The state, or what virtual nodes have of it and what is the task's; apply in order.
 
@@ -406,12 +434,21 @@ class CheckpointStore:
 
     def _use(self, path: str, line: IncrementFile, use: Callable[[Checkpoint], T]) -> T:
         with self._open(path, line.bytes) as file:
-            found = open_checkpoint(file.read_at, file.size, seal=line.crc)
-            meta = found.meta
-            said = (meta.task, meta.marker_lsn, meta.instance, meta.base_lsn)
-            if said != (_task_of(path), line.marker_lsn, line.instance, line.base_lsn):
-                raise BadFormat(f"{path} is a checkpoint of {meta.task} at {meta.marker_lsn}")
-            return use(found)
+            return use(_checked(file, path, line))
+
+    def open_file(self, path: str, line: IncrementFile) -> tuple[File, Checkpoint]:
+        """A copy of a file, which the caller closes."""
+        with self._reaching(path):
+            file = self._open_whole(path, line.bytes)
+            try:
+                return file, _checked(file, path, line)
+            except BaseException:
+                file.close()
+                raise
+
+    def reaching(self, path: str) -> AbstractContextManager[None]:
+        """In which failures of the file system are Unavailable."""
+        return self._reaching(path)
 
     # -- deleting
 
@@ -454,16 +491,20 @@ class CheckpointStore:
 
     @contextmanager
     def _open(self, path: str, size: int | None) -> Iterator[File]:
-        with self._reaching(path):
-            try:
-                file = self._folder.open(path)
-            except FileNotFoundError as error:
-                self._folder.look()
-                raise MissingFile(f"checkpoint {path} is not in {self._shown}") from error
-            with closing(file):
-                if size is not None and file.size != size:
-                    raise BadFormat(f"{path} has {file.size} bytes, expected {size}")
-                yield file
+        with self._reaching(path), closing(self._open_whole(path, size)) as file:
+            yield file
+
+    def _open_whole(self, path: str, size: int | None) -> File:
+        try:
+            file = self._folder.open(path)
+        except FileNotFoundError as error:
+            self._folder.look()
+            raise MissingFile(f"checkpoint {path} is not in {self._shown}") from error
+        if size is not None and file.size != size:
+            found = file.size
+            file.close()
+            raise BadFormat(f"{path} has {found} bytes, expected {size}")
+        return file
 
     @contextmanager
     def _reaching(self, what: str) -> Iterator[None]:
@@ -471,6 +512,74 @@ class CheckpointStore:
             yield
         except OSError as error:
             raise Unavailable(f"{what} in {self._shown}: {error}; try again later") from error
+
+
+def _checked(file: File, path: str, line: IncrementFile) -> Checkpoint:
+    found = open_checkpoint(file.read_at, file.size, seal=line.crc)
+    meta = found.meta
+    said = (meta.task, meta.marker_lsn, meta.instance, meta.base_lsn)
+    if said != (_task_of(path), line.marker_lsn, line.instance, line.base_lsn):
+        raise BadFormat(f"{path} is a checkpoint of {meta.task} at {meta.marker_lsn}")
+    return found
+
+
+class _OpenIncrement:
+    """A file of increments that stays open, however long; and its second copy, if it is needed.
+
+    What is open can be read even if it was deleted meanwhile.
+    """
+
+    def __init__(self, store: CheckpointStore, line: IncrementFile) -> None:
+        self._store = store
+        self._line = line
+        self._is_second = False
+        try:
+            self._open(line.path)
+        except Damaged as first:
+            self._open_second(first)
+
+    def _open(self, path: str) -> None:
+        self._file, self._checkpoint = self._store.open_file(path, self._line)
+        weakref.finalize(self, self._file.close)
+
+    def _open_second(self, first: Damaged) -> None:
+        try:
+            self._open(self._line.path + _SECOND)
+        except MissingFile:
+            raise first from None
+        self._is_second = True
+
+    @property
+    def parts(self) -> Parts:
+        """See Checkpoint.parts."""
+        return self._checkpoint.parts
+
+    @property
+    def is_searchable(self) -> bool:
+        """Whether its rows are in order of their places, as they are told here."""
+        is_ours = self._checkpoint.meta.virtual_nodes == VIRTUAL_NODES
+        return is_ours and bool(self._checkpoint.parts)
+
+    def sections(self, name: str) -> list[Section]:
+        """See Checkpoint.sections: copies have the same."""
+        return self._checkpoint.sections(name)
+
+    def rows(self, section: Section) -> pa.RecordBatch:
+        """See Checkpoint.rows."""
+        return self._of_a_copy(lambda file: file.rows(section))
+
+    def read_without(self, names: Collection[str]) -> list[Change]:
+        """All changes of other parts."""
+        return self._of_a_copy(lambda file: file.read(without=names))
+
+    def _of_a_copy(self, use: Callable[[Checkpoint], T]) -> T:
+        with self._store.reaching(self._line.path):
+            try:
+                return use(self._checkpoint)
+            except Damaged as first:
+                if not self._is_second:
+                    self._open_second(first)
+                return use(self._checkpoint)
 
 
 def _check_task(task: str) -> None:

@@ -27,6 +27,10 @@ _UPLOADED_BYTES: Final = 4 * MIB
 
 
 class Folder(Protocol):
+    #: Whether its files are read about as fast as a disk's.
+    @property
+    def is_near(self) -> bool: ...
+
     def look(self) -> None:
         """Raise OSError unless the folder itself is there: else no file is known to be gone."""
 
@@ -61,6 +65,8 @@ def open_folder(uri_or_path: str) -> Folder:
 
 class LocalFolder:
     """Files 0600 and directories 0700, each made durable before anything relies on it."""
+
+    is_near: Final = True
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -126,6 +132,8 @@ class _RemoteFolder:
     What is written waits on this machine, and goes to the store under its final name: stores of
     objects have no rename, only a copy of everything.
     """
+
+    is_near: Final = False
 
     def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
         self._fs = filesystem

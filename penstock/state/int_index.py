@@ -55,6 +55,28 @@ class IntIndex:
     def __len__(self) -> int:
         return self.next - self._free_count
 
+    def make_places(self, count: int) -> Ints:
+        """For so many keys: all that takes long of a rebuild, so that a thread may do it before."""
+        places = self._room.zeros((self._places_for(count), 2), np.int64)
+        if not self._room.is_bounded:
+            places[:] = _EMPTY  # else the first to touch a page waits until it is there
+        return places
+
+    def expect(self, count: int, places: Ints | None = None) -> None:
+        """So many keys will come; `places` is what was made for them."""
+        places = self.make_places(count) if places is None else places
+        if len(places) > len(self._places):
+            self._move_to(places)
+        if count > len(self._words):
+            self._words = self._room.grown(self._words, count)
+            self._alive = self._room.grown(self._alive, count)
+
+    def _places_for(self, count: int) -> int:
+        places = _PLACES_MIN
+        while count * self._full * 3 // 2 > places:
+            places *= 2
+        return places
+
     def find(self, words: Ints) -> Ints:
         """The slot of each key, -1 where there is none."""
         return self._find(words, self._hash(words))
@@ -123,10 +145,10 @@ class IntIndex:
 
     def _rebuild(self) -> None:
         """Makes room for more keys, and drops the marks of deleted places."""
-        old, places = self._places, _PLACES_MIN
-        while len(self) * self._full * 3 // 2 > places:
-            places *= 2
-        self._places = self._room.zeros((places, 2), np.int64)
+        self._move_to(self._room.zeros((self._places_for(len(self)), 2), np.int64))
+
+    def _move_to(self, places: Ints) -> None:
+        old, self._places = self._places, places
         self._used = 0
         for start in range(0, len(old), _REBUILT_PLACES):
             entries = old[start : start + _REBUILT_PLACES]

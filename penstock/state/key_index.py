@@ -35,6 +35,12 @@ class KeyIndex(Protocol):
     def next(self) -> int:
         """One more than the largest slot ever given."""
 
+    def make_places(self, count: int) -> Slots | None:
+        """What so many keys need; a thread may make it."""
+
+    def expect(self, count: int, places: Slots | None = None) -> None:
+        """So many keys will come; `places` is what was made for them."""
+
     def locate(self, keys: Sequence[pa.Array], rows: int) -> tuple[Slots, Mask]:
         """The slot of each row's key, and whether that key is new."""
 
@@ -76,7 +82,19 @@ def _fields(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(place) for place in range(kind.num_fields)]
 
 
-class NumberIndex:
+class _OfWords:
+    """What an index of words does for the one that makes words of keys."""
+
+    _index: IntIndex
+
+    def make_places(self, count: int) -> Slots | None:
+        return self._index.make_places(count)
+
+    def expect(self, count: int, places: Slots | None = None) -> None:
+        self._index.expect(count, places)
+
+
+class NumberIndex(_OfWords):
     """Keys of one column of numbers, dates or times; slot 0 is kept for null."""
 
     def __init__(self, kind: pa.DataType, room: Room) -> None:
@@ -136,7 +154,7 @@ class NumberIndex:
         return [_to_column(numbers, missing, self._kind)]
 
 
-class WordIndex:
+class WordIndex(_OfWords):
     """Keys of narrow columns: a word per number, then one with a bit for whatever is null."""
 
     def __init__(self, types: list[pa.DataType], room: Room) -> None:
@@ -287,6 +305,12 @@ class ObjectIndex:
         for row in np.flatnonzero(is_new).tolist():  # an object array takes tuples no other way
             self._objects[slots[row]] = (objects[row],)
         return slots, is_new
+
+    def make_places(self, count: int) -> None:
+        """A dictionary grows by itself."""
+
+    def expect(self, count: int, places: Slots | None = None) -> None:
+        """See make_places."""
 
     def _grow(self) -> None:
         needed, capacity = self._slots.next, len(self._objects)

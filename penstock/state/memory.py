@@ -11,7 +11,7 @@ changes of the task itself come first and those of virtual nodes follow in any o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from penstock.state.memory_row_set import MemoryRowSet
 from penstock.state.memory_table import MemoryTable
 from penstock.state.parts import VALUE, Part
 from penstock.state.room import MEMORY, Room
+from penstock.state.unread import Unread
 
 #: Where states are that are given no room.
 IN_MEMORY: Room = MEMORY
@@ -68,9 +69,12 @@ class MemoryState:
         keys: pa.Schema,
         columns: dict[str, pa.DataType],
         partition: Sequence[int] | None = None,
+        *,
+        is_by_key: bool = False,
     ) -> Table:
         placed = tuple(partition) if partition is not None else tuple(range(len(keys)))
-        return self._add(name, MemoryTable(keys, columns, placed, self.room))
+        made = MemoryTable(keys, columns, placed, self.room, is_by_key=is_by_key)
+        return self._add(name, made)
 
     def row_set(
         self,
@@ -107,6 +111,28 @@ class MemoryState:
         """About how many rows and bytes: cheap, for reports; what is evicted may still count."""
         sizes = [part.size() for part in self._parts.values() if not isinstance(part, _Value)]
         return sum(rows for rows, _ in sizes), sum(size for _, size in sizes)
+
+    def tables_that_may_wait(self) -> dict[str, Part]:
+        """Tables of which rows of a checkpoint may be left unread."""
+        tables = self._tables().items()
+        return {name: table.describe() for name, table in tables if table.may_wait}
+
+    def lend(self, unread: Mapping[str, Unread]) -> None:
+        """Rows of these tables were left unread; nothing was applied to them yet."""
+        tables = self._tables()
+        for name, rows in unread.items():
+            tables[name].lend(rows)
+
+    def tables_unread(self) -> list[MemoryTable]:
+        """Those of which rows are unread."""
+        return [table for table in self._tables().values() if table.unread is not None]
+
+    def rows_unread(self) -> int:
+        """About how many."""
+        return sum(table.rows_unread for table in self._tables().values())
+
+    def _tables(self) -> dict[str, MemoryTable]:
+        return {name: part for name, part in self._parts.items() if isinstance(part, MemoryTable)}
 
     def snapshot(self) -> Changes:
         """Everything, by virtual node; what belongs to the task itself is under OF_TASK."""

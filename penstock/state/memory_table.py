@@ -1,4 +1,7 @@
-"""A keyed table: an index from key to slot (key_index.py), and values by slot (columns.py)."""
+"""A keyed table: an index from key to slot (key_index.py), and values by slot (columns.py).
+
+Rows of a checkpoint may be in its files still; they come when they are asked for (unread.py).
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ import pyarrow as pa
 
 from penstock.state.api import Change, Slots
 from penstock.state.columns import Columns, dtype_of
-from penstock.state.key_index import make_index
+from penstock.state.key_index import ObjectIndex, make_index
 from penstock.state.keys import WORDS, words_column
 from penstock.state.parts import TABLE, Part
 from penstock.state.room import MEMORY, Room
+from penstock.state.unread import Unread
 
 #: Rows that are applied at once. Measured: a million in pieces of this take 0.4 s, at once 0.8 s,
 #: because an index works on arrays that leave the processor's cache.
@@ -30,21 +34,29 @@ class MemoryTable:
         columns: dict[str, pa.DataType],
         partition: tuple[int, ...],
         room: Room = MEMORY,
+        *,
+        is_by_key: bool = False,
     ) -> None:
         self.partition = partition
         self._keys = keys
         self._types = columns
+        self._room = room
         self._index = make_index(keys, room)
         self._columns = Columns(columns, room)
         #: Of rows with their keys.
         self._schema = pa.schema([*keys, *columns.items()])
         self._touched: list[Slots] = []
         self._deleted: list[list[pa.Array]] = []
+        #: Whether rows of a checkpoint may be left unread; and those that are.
+        self.may_wait = is_by_key and not isinstance(self._index, ObjectIndex)
+        self._unread: Unread | None = None
 
     def __len__(self) -> int:
+        self._bring_all()
         return len(self._index)
 
     def locate(self, keys: Sequence[pa.Array]) -> tuple[Slots, npt.NDArray[np.bool_]]:
+        self._bring_keys(keys)
         slots, is_new = self._locate(keys)
         if is_new.any():
             fresh = slots[is_new]
@@ -59,6 +71,10 @@ class MemoryTable:
         return slots, is_new
 
     def find(self, keys: Sequence[pa.Array]) -> Slots:
+        self._bring_keys(keys)
+        return self._find(keys)
+
+    def _find(self, keys: Sequence[pa.Array]) -> Slots:
         return self._index.find(keys, len(keys[0]) if keys else 1)
 
     def read(self, name: str, slots: Slots) -> npt.NDArray[Any]:
@@ -72,11 +88,18 @@ class MemoryTable:
 
     def delete(self, slots: Slots) -> None:
         if len(slots):
-            self._deleted.append(self._index.columns(slots))
-            self._index.forget(slots)
+            keys = self._index.columns(slots)
+            self._deleted.append(keys)
+            self._forget(keys, slots)
+
+    def _forget(self, keys: Sequence[pa.Array], slots: Slots) -> None:
+        if self._unread is not None:
+            self._unread.forget(keys)
+        self._index.forget(slots)
 
     def slots(self, among: Slots | None = None) -> Slots:
         if among is None:
+            self._bring_all()
             return self._index.slots()
         among = among[among < self._index.next]
         return among[self._index.is_alive(among)]
@@ -86,7 +109,7 @@ class MemoryTable:
 
     def size(self) -> tuple[int, int]:
         """Rows, and about how many bytes: eight for every key column and kept value."""
-        rows = len(self._index)
+        rows = len(self._index) + self.rows_unread
         return rows, rows * 8 * (2 + len(self._keys)) + self._columns.nbytes
 
     # -- snapshots and changes
@@ -121,7 +144,7 @@ class MemoryTable:
         if not self._deleted:
             return []
         keys = [pa.concat_arrays(parts) for parts in zip(*self._deleted, strict=True)]
-        gone = pa.array(self.find(keys) < 0)  # the others came back, and are put
+        gone = pa.array(self._find(keys) < 0)  # the others came back, and are put
         rows = _batch([key.filter(gone) for key in keys], self._keys)
         return [Change(name, "delete", rows)] if gone.true_count else []
 
@@ -132,17 +155,93 @@ class MemoryTable:
         return Change(name, "put", _batch(arrays, self._schema))
 
     def apply(self, change: Change) -> None:
-        width = len(self._keys)
         if change.kind == "delete":
-            gone = np.unique(self.find(change.rows.columns[:width]))
-            self._index.forget(gone[gone >= 0])  # some came and went between two changes
+            keys = change.rows.columns[: len(self._keys)]
+            gone = np.unique(self._find(keys))
+            self._forget(keys, gone[gone >= 0])  # some came and went between two changes
             return
-        for start in range(0, change.rows.num_rows, _APPLIED_ROWS):
-            rows = change.rows.slice(start, _APPLIED_ROWS)
-            slots, _ = self._locate(rows.columns[:width])
+        self._set(change.rows)
+
+    def _set(self, rows: pa.RecordBatch) -> None:
+        width = len(self._keys)
+        for start in range(0, rows.num_rows, _APPLIED_ROWS):
+            piece = rows.slice(start, _APPLIED_ROWS)
+            slots, _ = self._locate(piece.columns[:width])
             for position, (name, kind) in enumerate(self._types.items()):
-                values = from_arrow(rows.column(width + position), kind)
+                values = from_arrow(piece.column(width + position), kind)
                 self._columns.write(name, slots, values)
+
+    # -- rows of a checkpoint that are still in its files (unread.py)
+
+    @property
+    def unread(self) -> Unread | None:
+        """To be read by a thread, one virtual node after the other, and brought in."""
+        return self._unread
+
+    @property
+    def rows_unread(self) -> int:
+        """About how many rows are still in files."""
+        return 0 if self._unread is None else self._unread.rows
+
+    def lend(self, unread: Unread) -> None:
+        """These rows belong to the table, which is empty."""
+        assert self.may_wait and not len(self._index), "rows are left unread of an empty table"
+        self._unread = unread if unread.nodes else None
+
+    def make_places(self, unread: Unread) -> Slots | None:
+        """For a thread: what is long to make of what these rows need."""
+        return None if self._room.is_bounded else self._index.make_places(unread.rows)
+
+    def expect(self, unread: Unread, places: Slots | None) -> None:
+        """All of these will be brought in; nobody is to wait then until there is room."""
+        if self._unread is unread:
+            self._index.expect(unread.rows, places)
+            self._columns.grow(self._index.next + unread.rows)
+
+    def bring(self, unread: Unread, rows: pa.RecordBatch) -> None:
+        """Rows that were read ahead: what is here counts, and what was deleted here is gone."""
+        if self._unread is not unread:
+            return  # all are here
+        keys = rows.columns[: len(self._keys)]
+        is_wanted = (self._find(keys) < 0) & ~unread.is_gone(keys)
+        self._take_in(rows if is_wanted.all() else rows.filter(pa.array(is_wanted)))
+
+    def brought(self, unread: Unread, node: int) -> None:
+        """All rows of a virtual node were."""
+        if self._unread is unread:
+            unread.finish(node)
+            if not unread.nodes:
+                self._unread = None
+
+    def _bring_keys(self, keys: Sequence[pa.Array]) -> None:
+        if self._unread is None:
+            return
+        absent = self._find(keys) < 0
+        if absent.any():
+            mask = pa.array(absent)
+            rows = self._unread.find([key.filter(mask) for key in keys])
+            if rows is not None:
+                self._take_in(rows)
+
+    def _take_in(self, rows: pa.RecordBatch) -> None:
+        """Rows that are not here. A slot that changed before it was free says nothing of them."""
+        had = self._index.next
+        self._set(rows)
+        if self._touched:
+            slots = self._find(rows.columns[: len(self._keys)])
+            reused = slots[slots < had]
+            if len(reused):
+                self._touched = [old[~np.isin(old, reused)] for old in self._touched]
+
+    def _bring_all(self) -> None:
+        """For who asks for more than some keys."""
+        unread = self._unread
+        for node in [] if unread is None else unread.nodes:
+            assert unread is not None
+            rows = unread.read_node(node)
+            if rows is not None:
+                self.bring(unread, rows)
+            self.brought(unread, node)
 
 
 def _batch(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:

@@ -45,6 +45,9 @@ class Room(Protocol):
     def tidy(self) -> None:
         """Keep the bound, if there is one. Called once for each commit: it is nearly free."""
 
+    def report(self) -> dict[str, int]:
+        """Of a bounded room, by name: the bound, and how much there is and is mapped in."""
+
 
 class Memory:
     """All in this process's memory; the bound is the machine's."""
@@ -70,6 +73,10 @@ class Memory:
 
     def tidy(self) -> None:
         """Nothing is let go."""
+
+    def report(self) -> dict[str, int]:
+        """There is no bound."""
+        return {}
 
 
 def in_memory(shape: Shape, dtype: npt.DTypeLike) -> Array:

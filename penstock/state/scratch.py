@@ -30,6 +30,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -189,6 +190,12 @@ class Scratch:
     def mapped_in_bytes(self) -> int:
         """About how much of them is mapped in."""
         return min(max(0, _mapped_in_bytes() - self._others_bytes), self.bytes)
+
+    def report(self) -> dict[str, int]:
+        told = {"state_memory": self.bound_bytes, "state_file_bytes": self.bytes}
+        with suppress(OSError):  # no open file is left to look with
+            told["state_mapped_in_bytes"] = self.mapped_in_bytes
+        return told
 
     def tidy(self) -> None:
         now = time.monotonic()

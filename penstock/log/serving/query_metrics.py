@@ -27,6 +27,8 @@ LABEL_CHARS_MAX: Final = 200
 BOUNDS_MAX: Final = 50
 _TASK = ("query", "task")
 _EDGE = ("query", "from", "to")
+#: By slot: the name of a worker changes with each of its lives.
+_WORKER = ("query", "slot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,13 @@ METRICS: Final[Mapping[str, Metric]] = {
         "gauge", "From capture to durable, of the commits of the last 5 to 10 s.",
         ("query", "share"),
     ),
+    "worker_state_limit_bytes": Metric(
+        "gauge", "Its state_memory: about how much of its state may be in memory.", _WORKER
+    ),
+    "worker_state_file_bytes": Metric("gauge", "The files that its state is in.", _WORKER),
+    "worker_state_mapped_in_bytes": Metric(
+        "gauge", "How much of them is in its memory now.", _WORKER
+    ),
     "query_left_out": Metric("gauge", "Queries, tasks and edges beyond what is told here.", ()),
     "query_unreadable": Metric("gauge", "Queries whose report could not be read.", ()),
     "task_running": Metric("gauge", "Whether it says that it runs.", _TASK),
@@ -104,6 +113,9 @@ METRICS: Final[Mapping[str, Metric]] = {
     "task_standbys_ready": Metric("gauge", "Copies of its state that could take over.", _TASK),
     "state_rows": Metric("gauge", "Rows of a task's state.", _TASK),
     "state_bytes": Metric("gauge", "Bytes of a task's state.", _TASK),
+    "state_rows_unread": Metric(
+        "gauge", "Rows that are still in files of its checkpoint after a resume.", _TASK
+    ),
     "state_checkpoint_bytes": Metric("gauge", "Bytes of its newest checkpoint.", _TASK),
     "state_checkpoint_age_seconds": Metric("gauge", "Since its newest checkpoint.", _TASK),
     "state_checkpoint_duration_seconds": Metric("gauge", "How long it took to write.", _TASK),
@@ -218,12 +230,27 @@ def _add_query(
         if isinstance(text, str) and made.has_room():
             stream = text.removeprefix("penstock stream ")
             _add_lag(made, "query_source", (report.name, stream), source)
+    for _, member in _maps(_map(progress, "members")):
+        _add_worker(made, report.name, member)
     for edge in _all_maps(_map(progress, "graph").get("edges")):
         giver, taker = edge.get("from"), edge.get("to")
         if isinstance(giver, str) and isinstance(taker, str) and made.has_room():
             labels = (report.name, giver, taker)
             _add_lag(made, "query_edge", labels, edge)
             made.add("query_edge_rows_per_second", labels, _number(edge, "rowsPerSecond"))
+
+
+def _add_worker(made: QueryMetrics, query: str, member: Mapping[str, Any]) -> None:
+    """Of a worker whose state has a bound."""
+    slot = _number(member, "slot")
+    if slot is None or "stateMemory" not in member or not made.has_room():
+        return
+    for name, key in (
+        ("worker_state_limit_bytes", "stateMemory"),
+        ("worker_state_file_bytes", "stateFileBytes"),
+        ("worker_state_mapped_in_bytes", "stateMappedInBytes"),
+    ):
+        made.add(name, (query, str(int(slot))), _number(member, key))
 
 
 def _add_lag(made: QueryMetrics, name: str, labels: tuple[str, ...], of: Mapping[str, Any]) -> None:
@@ -247,6 +274,7 @@ def _add_task(
         ("task_dead_letters", "dead_letters"),
         ("state_rows", "state_rows"),
         ("state_bytes", "state_bytes"),
+        ("state_rows_unread", "state_rows_unread"),
         ("state_checkpoint_bytes", "checkpoint_bytes"),
         ("state_checkpoints", "checkpoints"),
         ("state_checkpoint_failures", "checkpoint_failures"),

@@ -27,7 +27,7 @@ Laws (for every store, and after a kill at any step):
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ import pyarrow as pa
 from penstock.errors import Refused
 from penstock.state.api import Change
 from penstock.state.parts import Parts
+from penstock.state.unread import Unread
 
 #: What a marker names: a JSON object with at least `marker_lsn` (the cut), `instance`, `bytes`, and
 #: of stores of rows `store`, their scheme. Files of increments have what CheckpointRef says.
@@ -81,6 +82,8 @@ class Loaded:
     cut: int
     #: To be applied in order.
     changes: Iterable[Change]
+    #: Tables whose rows were left in the files, if that was asked for.
+    unread: Mapping[str, Unread] = field(default_factory=dict)
 
 
 class StateStore(Protocol):

@@ -18,6 +18,9 @@ def is_mistake(error: BaseException | None) -> bool:
     """An assertion, a broken invariant, a wrong type: nothing that a fault explains."""
     if isinstance(error, BaseExceptionGroup):
         return any(map(is_mistake, error.exceptions))
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, Exception):  # what failed on the way is told together with where it did
+        return is_mistake(cause)
     if isinstance(error, PenstockError):
         return isinstance(error, Defect)
     return isinstance(error, Exception) and not isinstance(error, OSError | EOFError)

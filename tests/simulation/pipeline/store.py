@@ -35,6 +35,8 @@ class SimFolder:
         fails: Callable[[], bool] = lambda: False,
     ) -> None:
         """`tail` is the log's, for the checkers; `fails` is asked before every write."""
+        #: Whether rows may be left in files by who resumes; worlds say so.
+        self.is_near = False
         self._tail = tail
         self._fails = fails
         self.files: dict[str, bytes] = {}

@@ -7,7 +7,7 @@ every call on unchanged.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from penstock.runtime.coordinator_core import CoordinatorCore
 from penstock.runtime.standby import Standby, StateCopy
 from penstock.runtime.task import Task
 from penstock.runtime.task_core import TaskCore
+from penstock.state.unread import UnreadLost
 from simulation.checkers.evidence import Violation
 from simulation.kernel import Scheduler
 from simulation.kernel.shipped import Tap, tapped, told
@@ -127,12 +128,10 @@ class _Taps:
             story = self._world.story
             story.instances.setdefault(core.task, []).append(core.instance)
             if marker is not None:
-                contents = contents_of(core.state)
-                story.recoveries.append(
-                    Recovery(
-                        core.task, core.instance, marker, resumed.base, resumed.replayed, contents
-                    )
-                )
+                with suppress(UnreadLost):  # it is not there yet, and will notice
+                    contents = contents_of(core.state)
+                    found = core.task, core.instance, marker, resumed.base, resumed.replayed
+                    story.recoveries.append(Recovery(*found, contents))
             begin(core, marker, **options)
 
         return began

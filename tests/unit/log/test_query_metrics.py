@@ -35,6 +35,8 @@ def full_report() -> dict[str, Any]:
                 "blocked_ms": 100.0 * second, "rows_in": 10, "rows_out": 20, "rows_late": 1,
                 "dead_letters": 2, "settled_position": 5, "committed_at_ms": NOW_MS - 3_000,
                 "state_rows": 7, "state_bytes": 700, "checkpoint_bytes": 70, "checkpoints": 3,
+                "state_rows_unread": 4, "state_memory": 500, "state_file_bytes": 900,
+                "state_mapped_in_bytes": 300,
                 "checkpoint_failures": 1, "checkpoint_ms": 30.0, "resume_ms": 12.0,
                 "checkpoint_at_ms": NOW_MS - 9_000, "standbys": {"v": {"is_ready": True}},
                 "inputs": {
@@ -50,7 +52,7 @@ def full_report() -> dict[str, Any]:
         found = make_progress(
             SPEC, reports, id="i", run_id="r", number=second, now_ms=NOW_MS + second * 1000,
             tail=9, lags={("in", 0): Lag(12, 1.5)}, workers=1, rates=rates,
-            more={"workersWanted": 2},
+            more={"workersWanted": 2, "members": {"w": {"slot": 3}}},
         )  # fmt: skip
     return found
 
@@ -77,6 +79,10 @@ def test_every_metric_is_told_of_a_query_that_tells_everything() -> None:
         f"state_checkpoint_age_seconds{task}": 10.0,
         f"state_checkpoint_failures_total{task}": 1,
         f"task_standbys_ready{task}": 1,
+        f"state_rows_unread{task}": 4,
+        'worker_state_limit_bytes{query="q",slot="3"}': 500,
+        'worker_state_file_bytes{query="q",slot="3"}': 900,
+        'worker_state_mapped_in_bytes{query="q",slot="3"}': 300,
         'query_source_lag_rows{query="q",source="in"}': 12,
         'query_source_lag_seconds{query="q",source="in"}': 1.5,
         f"query_edge_lag_rows{edge}": 12,

@@ -129,3 +129,21 @@ def test_of_a_task_its_facts_are_shown_and_not_its_histograms() -> None:
     assert found["tasks"] == {
         "q.1/1/0": {"worker": "w", "instance": 5, "rows_in": 1, "rows_out": 2}
     }
+
+
+def test_of_a_worker_with_a_bound_what_its_newest_report_says_is_told() -> None:
+    def told(worker: str, at_ms: int, **facts: int) -> dict[str, Any]:
+        return report(0, 0, worker=worker, reported_at_ms=at_ms, **facts)
+
+    members = {"v": {"slot": 0}, "w": {"slot": 1}}
+    reports = {
+        SOURCE: told("v", 1),
+        FIRST: told("w", 5, state_memory=64, state_file_bytes=100, state_mapped_in_bytes=60),
+        SECOND: told("w", 4, state_memory=64, state_file_bytes=90, state_mapped_in_bytes=50),
+    }
+    found = progress(reports, more={"members": members})["members"]
+    assert found["w"] == {
+        "slot": 1, "busyShare": None,
+        "stateMemory": 64, "stateFileBytes": 100, "stateMappedInBytes": 60,
+    }  # fmt: skip
+    assert found["v"] == {"slot": 0, "busyShare": None}

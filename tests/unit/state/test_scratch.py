@@ -310,3 +310,13 @@ def test_a_folder_in_memory_is_passed_over(
 def test_what_is_in_memory_is_known() -> None:
     assert is_in_memory("/dev/shm")
     assert not is_in_memory("/proc")
+
+
+def test_a_room_tells_its_bound_and_what_is_mapped_in(room: Scratch) -> None:
+    array = room.zeros(1 << 16, np.int64)
+    array[:] = 1
+    told = room.report()
+    assert told["state_memory"] == room.bound_bytes
+    assert told["state_file_bytes"] == room.bytes >= array.nbytes
+    assert 0 <= told["state_mapped_in_bytes"] <= told["state_file_bytes"]
+    assert MEMORY.report() == {}
