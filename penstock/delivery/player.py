@@ -62,8 +62,8 @@ logger = logging.getLogger(__name__)
 
 #: What a target's own read brings at a time; the last piece may be beyond it. What is read for one
 #: is worked on in one go, and the others wait for that.
-READ_BYTES: Final = 4 * MIB
-READ_COMMITS: Final = 256
+READ_BYTES: Final = 1 * MIB
+READ_COMMITS: Final = 64
 #: Rows in the queues of all targets together, as long as each can hold a few batches.
 QUEUES_BYTES: Final = 64 * MIB
 QUEUE_BYTES_MIN: Final = 4 * MIB

@@ -326,8 +326,8 @@ def a_row_is_left_out_before_it_is_set_aside(patch: pytest.MonkeyPatch) -> None:
 def what_nobody_has_looked_at_counts_as_read(patch: pytest.MonkeyPatch) -> None:
     pieces = source._pieces
 
-    def boast(batch: ReadBatch) -> Iterator[ReadBatch]:
-        return (ReadBatch(piece.entries, batch.looked_up_to) for piece in pieces(batch))
+    def boast(batch: ReadBatch, size: int) -> Iterator[ReadBatch]:
+        return (ReadBatch(piece.entries, batch.looked_up_to) for piece in pieces(batch, size))
 
     patch.setattr(source, "_pieces", boast)
 
