@@ -317,7 +317,7 @@ class Player:
         self._tell(Opened(message.shard, message.connection, message.position, bounds.tail))
 
     def _take_acks(self) -> None:
-        """All of a turn, of whichever targets: each look at all targets costs as much as ten."""
+        """All of a turn at once: after each event all targets are looked at for what is due."""
         acks, self._acked = self._acked, []
         if acks:
             self._tell(Answers(acks))

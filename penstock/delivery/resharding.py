@@ -150,8 +150,8 @@ async def try_reshard(
     if await _moves_rows(log, before):
         told = await _data(log, TRIM_KEY)
         image = await _find_base(log, before, told)
-        # No trim takes what is read at the cut: who told one after this sees the cut before it
-        # trims, and for who told one before this is refused, or planned again.
+        # No trim takes what is read at the cut: who tells of one after this append sees the cut
+        # before it trims, and if one is told before it, the guard fails.
         guards.append(Guard(TRIM_KEY, told))
     if image is not None:
         assert before.query is not None
