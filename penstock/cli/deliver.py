@@ -7,6 +7,7 @@ itself is `penstock.deliver`.
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -113,7 +114,9 @@ def deliver(
         raise click.UsageError("give --stream or --query, one of them")
     from penstock.delivery.deliver import ResultOf  # Arrow, and all that counts rows
     from penstock.delivery.deliver import deliver as start_delivery
+    from penstock.log.serving.process import SWITCH_SECONDS
 
+    sys.setswitchinterval(SWITCH_SECONDS)  # targets are at work beside the player
     columns = None if key is None else [one.strip() for one in key.split(",") if one.strip()]
     with open_log(target) as log:
         source = log.stream(stream) if stream is not None else ResultOf(log, str(query))

@@ -12,7 +12,7 @@ from penstock.errors import BadRequest, NotFound
 from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
 from penstock.protocol.names import STAGING_PREFIX
-from penstock.runtime.trim import find_trim_point
+from penstock.runtime.trim import find_trim_point, trim_consumed
 from penstock.stream.positions import parse_position, resolve_position
 
 
@@ -55,7 +55,9 @@ def trim(
         if wanted > found["tail"]:
             raise BadRequest(f"cannot trim at {wanted}: the tail is {found['tail']}")
         point = max(wanted, found["trim_point"])
-        if not dry_run:
+        if not dry_run and consumed:
+            point = int(client.run(trim_consumed))
+        elif not dry_run:
             point = int(client.trim(Lsn(wanted)))
     gone = [each for each in found["segments"] if each["sealed"] and each["end_lsn"] <= point]
     result = {

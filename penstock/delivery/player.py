@@ -25,6 +25,7 @@ from penstock.delivery.messages import Ack, Apply, At, Bye, FromTarget, Hello, T
 from penstock.delivery.metrics import DeliveryMetrics, player_text
 from penstock.delivery.moves import Moves
 from penstock.delivery.player_core import (
+    Answers,
     Drained,
     End,
     Event,
@@ -61,8 +62,8 @@ logger = logging.getLogger(__name__)
 
 #: What a target's own read brings at a time; the last piece may be beyond it. What is read for one
 #: is worked on in one go, and the others wait for that.
-READ_BYTES: Final = 4 * MIB
-READ_COMMITS: Final = 256
+READ_BYTES: Final = 1 * MIB
+READ_COMMITS: Final = 64
 #: Rows in the queues of all targets together, as long as each can hold a few batches.
 QUEUES_BYTES: Final = 64 * MIB
 QUEUE_BYTES_MIN: Final = 4 * MIB
@@ -138,6 +139,7 @@ class Player:
         #: Set while the shared tail should be read on.
         self._room = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._begun = asyncio.Event()
         self._ending = asyncio.Event()
         #: Set with every event: who waits for something looks again.
@@ -149,6 +151,8 @@ class Player:
         #: Own reads of targets that have not come to their end.
         self._readings: dict[int, Reading] = {}
         self._flushes: list[_Flush] = []
+        #: Acks that came in this turn of the loop.
+        self._acked: list[Ack] = []
         #: By shard, when batches were sent that have no answer yet.
         self._sent: dict[int, deque[float]] = {}
 
@@ -297,6 +301,10 @@ class Player:
             case Ack():
                 if sent := self._sent.get(message.shard):
                     self.metrics.apply_duration.observe(self._loop.time() - sent.popleft())
+                if not self._acked:
+                    self._loop.call_soon(self._take_acks)
+                self._acked.append(message)
+                return
             case _:
                 name, shard = self.delivery.name, message.shard
                 logger.info("delivery=%s target=%d failed: %s", name, shard, message.error)
@@ -308,8 +316,15 @@ class Player:
         self._reshard(await self._claim.look())
         self._tell(Opened(message.shard, message.connection, message.position, bounds.tail))
 
+    def _take_acks(self) -> None:
+        """All of a turn at once: after each event all targets are looked at for what is due."""
+        acks, self._acked = self._acked, []
+        if acks:
+            self._tell(Answers(acks))
+
     def _tell(self, event: Event) -> None:
         """Let the core decide, and do what it says."""
+        self._take_acks()  # they came before
         if self._is_over:
             return
         effects = self.core.handle(event, self._loop.time())
@@ -384,12 +399,14 @@ class Player:
                 self._sent.pop(message.shard, None)
 
     def _set_timer(self) -> None:
+        due = None if self._ending.is_set() else self.core.due
         if self._timer is not None:
+            if due == self._timer_at:
+                return
             self._timer.cancel()
             self._timer = None
-        due = self.core.due
-        if due is not None and not self._ending.is_set():
-            self._timer = self._loop.call_at(due, self._tick)
+        if due is not None:
+            self._timer, self._timer_at = self._loop.call_at(due, self._tick), due
 
     def _tick(self) -> None:
         self._timer = None

@@ -8,7 +8,7 @@ what it is told, in order.
     Started                        Hello to every target
     Opened (an At and the tail)    Follow (the first time), Read, Apply
     Tailed, ReadDone               Apply, Read
-    Ack                            Apply, Read
+    Ack, Answers                   Apply, Read
     Failure                        Bye, and Hello some time later; SetAside; End
     Resharded                      Hello to targets that are new
     Drained                        Bye to each target that has no batch in flight
@@ -29,7 +29,7 @@ so no row is in two tables, even if both are one. Targets that are not concerned
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, assert_never
@@ -81,6 +81,13 @@ class Opened:
     connection: int
     position: Lsn
     tail: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Acks that came together, in their order: what is due then is looked for once."""
+
+    acks: Sequence[Ack]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +157,7 @@ class Drained:
 
 Event = (
     Started | Opened | Tailed | TailTrimmed | ReadDone | ReadFailed | WasSetAside | Resharded
-    | FlushAsked | Ticked | Drained | Ack | Failure
+    | FlushAsked | Ticked | Drained | Answers | Ack | Failure
 )  # fmt: skip
 
 
@@ -382,6 +389,9 @@ class PlayerCore:
                 self._is_started = True
             case Tailed(span):
                 self._take_span(span)
+            case Answers(acks):
+                for ack in acks:
+                    effects += self._hear(ack, now)
             case TailTrimmed(error):
                 effects += self._lose_tail(error, now)
             case Resharded(layout):

@@ -18,6 +18,7 @@ from penstock.delivery.routing import SHARDS_MAX, WEIGHT
 from penstock.errors import BadRequest, Forbidden, GuardFailed, NotFound, Refused, Trimmed
 from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
+from penstock.log.client.client import AsyncLog
 from penstock.log.records import Guard, SetKey
 from penstock.protocol.deliveries import (
     PastRoute,
@@ -28,6 +29,7 @@ from penstock.protocol.deliveries import (
 from penstock.protocol.images import Image, decode_image, image_key
 from penstock.protocol.names import deliver_key
 from penstock.protocol.shards import CUTS_MAX, next_route
+from penstock.protocol.trims import TRIM_KEY, decode_trim
 from penstock.stream.registration import decode_registration, stream_key
 
 #: A shard that goes on, or the address of a new one.
@@ -110,49 +112,78 @@ def reshard(
     Raises NotFound; BadRequest for the same targets; Refused for a delivery whose rows cannot be
     told apart again; Trimmed if rows that move cannot be read any more.
     """
-    key = deliver_key(name)
-    while True:
-        value = client.get(key)
-        if value is None:
-            raise NotFound(f"no delivery {name}: {other_names(client, name)}")
+    done = client.run(lambda log: _reshard(log, name, wanted, epoch))
+    if done is None:
+        raise NotFound(f"no delivery {name}: {other_names(client, name)}")
+    return done
+
+
+async def _reshard(
+    log: AsyncLog, name: str, wanted: Sequence[Wanted], epoch: int | None
+) -> Resharding | None:
+    """None: there is no such delivery."""
+    while (value := await log.get(deliver_key(name))) is not None:
         before = decode_delivery(name, value.data, value.lsn)
         if epoch is not None and epoch != before.epoch:
             raise Refused(f"delivery {name} was given other targets meanwhile: look, and try again")
-        image = _check_rows(client, before)
-        guards = [Guard(key, value.data)]
-        if image is not None:
-            assert before.query is not None
-            # A later image may be beyond the cut, and then this one is trimmed.
-            guards.append(Guard(image_key(before.query), image))
-        planned = plan_reshard(before, wanted, image=None if image is None else image.decode())
         try:
-            client.append([], guards=guards, sets=[SetKey(key, encode_delivery(planned))])
+            await try_reshard(log, before, value.data, wanted)
         except GuardFailed:
-            continue  # another was faster, or the query made another image
-        value = client.get(key)
+            continue  # another was faster, or the query made another image, or somebody trims
+        value = await log.get(deliver_key(name))
         if value is None:
             raise NotFound(f"delivery {name} was removed meanwhile")
-        if image is None:
-            _check_rows(client, before)  # nothing held back a trim until now
         return Resharding(before, decode_delivery(name, value.data, value.lsn))
+    return None
 
 
-def _check_rows(client: BlockingLog, delivery: RegisteredDelivery) -> bytes | None:
-    """The image from which rows that move are read, if there is one. Raises Refused, Trimmed."""
-    stream = client.get(stream_key(delivery.stream))
-    if stream is None:
+async def try_reshard(
+    log: AsyncLog, before: RegisteredDelivery, registered: bytes, wanted: Sequence[Wanted]
+) -> None:
+    """One append; `registered` is what `before` was read from.
+
+    Raises GuardFailed if something that it was planned from is not so any more.
+    """
+    key = deliver_key(before.name)
+    guards = [Guard(key, registered)]
+    image = None
+    if await _moves_rows(log, before):
+        told = await _data(log, TRIM_KEY)
+        image = await _find_base(log, before, told)
+        # No trim takes what is read at the cut: who tells of one after this append sees the cut
+        # before it trims, and if one is told before it, the guard fails.
+        guards.append(Guard(TRIM_KEY, told))
+    if image is not None:
+        assert before.query is not None
+        # A later image may be beyond the cut, and then this one is trimmed.
+        guards.append(Guard(image_key(before.query), image))
+    planned = plan_reshard(before, wanted, image=None if image is None else image.decode())
+    await log.append([], guards=guards, sets=[SetKey(key, encode_delivery(planned))])
+
+
+async def _moves_rows(log: AsyncLog, delivery: RegisteredDelivery) -> bool:
+    """Whether rows of before go to other targets. Raises Refused."""
+    value = await _data(log, stream_key(delivery.stream))
+    if value is None:
         raise NotFound(f"no stream {delivery.stream}")
-    schema = decode_registration(delivery.stream, stream.data).schema
-    if schema.names[-1] != WEIGHT:
-        if delivery.key:
-            raise Refused(
-                f"delivery {delivery.name} keeps the newest row by {', '.join(delivery.key)} of a "
-                "stream that takes no rows back: its targets cannot give rows away. Deliver anew, "
-                "under another name into empty tables"
-            )
-        return None  # rows of before stay where they are
-    trim_point = client.bounds().trim_point
-    found, image = _find_image(client, delivery)
+    schema = decode_registration(delivery.stream, value).schema
+    if schema.names[-1] == WEIGHT:
+        return True
+    if delivery.key:
+        raise Refused(
+            f"delivery {delivery.name} keeps the newest row by {', '.join(delivery.key)} of a "
+            "stream that takes no rows back: its targets cannot give rows away. Deliver anew, "
+            "under another name into empty tables"
+        )
+    return False  # they stay where they are
+
+
+async def _find_base(
+    log: AsyncLog, delivery: RegisteredDelivery, told: bytes | None
+) -> bytes | None:
+    """The image from which rows that move are read, if there is one. Raises Trimmed."""
+    trim_point = max((await log.bounds()).trim_point, decode_trim(told))
+    found, image = await _find_image(log, delivery)
     if image is not None and image.position >= trim_point:
         return found
     if delivery.start < trim_point:
@@ -164,16 +195,21 @@ def _check_rows(client: BlockingLog, delivery: RegisteredDelivery) -> bytes | No
     return None
 
 
-def _find_image(
-    client: BlockingLog, delivery: RegisteredDelivery
+async def _find_image(
+    log: AsyncLog, delivery: RegisteredDelivery
 ) -> tuple[bytes | None, Image | None]:
     if delivery.query is None:
         return None, None
     try:
-        value = client.get(image_key(delivery.query))
+        data = await _data(log, image_key(delivery.query))
     except Forbidden:
-        value = None  # the token is for the delivery and the stream: the history has it all
-    if value is None:
+        data = None  # the token is for the delivery and the stream: the history has it all
+    if data is None:
         return None, None
-    image = decode_image(delivery.query, value.data)
-    return (value.data, image) if image.version == delivery.version else (None, None)
+    image = decode_image(delivery.query, data)
+    return (data, image) if image.version == delivery.version else (None, None)
+
+
+async def _data(log: AsyncLog, key: str) -> bytes | None:
+    value = await log.get(key)
+    return None if value is None else value.data

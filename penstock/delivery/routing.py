@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -81,7 +82,7 @@ class Router:
         batches = [rows for commit in commits for rows in commit.batches if rows.num_rows]
         size = sum(commit.bytes for commit in commits)
         counts = [_count(commit.batches) for commit in commits]
-        starts = (0, *np.cumsum(counts[:-1]).tolist())
+        starts = tuple(accumulate(counts[:-1], initial=0))
         places = Places(tuple(commit.lsn for commit in commits), starts)
         pieces: dict[int, Piece] = {}
         for shard, rows, indexes in self._split(batches, sum(counts)):
@@ -98,11 +99,20 @@ class Router:
             return
         joined = join_rows(batches)
         shards = self._shards[self.nodes(joined)]
+        changes = np.flatnonzero(shards[1:] != shards[:-1]) + 1
+        if not len(changes):
+            yield int(shards[0]), tuple(batches), None
+            return
+        if len(changes) < SHARDS_MAX:
+            firsts = [0, *changes.tolist()]
+            owners = shards[firsts].tolist()
+            if len({*owners}) == len(owners):
+                # The rows of each stand together, as in small commits: nothing is copied.
+                for shard, first, end in zip(owners, firsts, [*firsts[1:], count], strict=True):
+                    yield shard, (joined.slice(first, end - first),), np.arange(first, end)
+                return
         counts = np.bincount(shards)
         present = np.flatnonzero(counts).tolist()
-        if len(present) == 1:
-            yield present[0], tuple(batches), None
-            return
         # One take for all shards; the sort is stable, so each keeps the order of the log.
         order = np.argsort(shards, kind="stable")
         sorted_rows = joined.take(pa.array(order))

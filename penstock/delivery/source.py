@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 #: Entries that are looked at without a pause for others of the player's loop: some milliseconds.
 ENTRIES_AT_ONCE: Final = 256
+#: The same of a reading with an end, which is for one who is behind: others wait for each.
+OWN_ENTRIES_AT_ONCE: Final = 32
 #: Before a log that does not answer is asked again.
 PAUSE_SECONDS: Final = 0.2
 
@@ -111,6 +113,7 @@ class Reading:
         if watched is not None:
             self._tags += (meta_tag(watched),)
         self.end = end
+        self._at_once = ENTRIES_AT_ONCE if end is None else OWN_ENTRIES_AT_ONCE
         #: All that counts below it was given.
         self.position = start
         self._reader: AsyncReader | None = None
@@ -131,7 +134,7 @@ class Reading:
                 self._committed = read_entries(self.position)
             try:
                 if not self._brought:
-                    self._brought += _pieces(await anext(self._reader))
+                    self._brought += _pieces(await anext(self._reader), self._at_once)
                 else:
                     await asyncio.sleep(0)  # others have their turn
                 piece = self._brought[0]
@@ -195,9 +198,9 @@ class Reading:
             await reader.close()
 
 
-def _pieces(batch: ReadBatch) -> Iterator[ReadBatch]:
-    """What a log has brought at once, in pieces that do not take long."""
-    entries, size = batch.entries, ENTRIES_AT_ONCE
+def _pieces(batch: ReadBatch, size: int) -> Iterator[ReadBatch]:
+    """What a log has brought at once, in pieces of so many entries."""
+    entries = batch.entries
     for first in range(0, max(len(entries), 1), size):
         end = first + size
         upto = entries[end].lsn if end < len(entries) else batch.looked_up_to

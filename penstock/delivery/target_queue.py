@@ -125,7 +125,7 @@ class TargetQueue:
             self.read_end = None
             self._become(State.NORMAL)
             return None
-        if self.looked >= tail or not self.has_room:
+        if self.looked >= tail or not (self.has_room or self._is_starved):
             return None
         if self.state is State.READING and (self.read_end is None or self.looked >= self.read_end):
             end = tail if stop is None else min(stop, tail)
@@ -194,6 +194,11 @@ class TargetQueue:
     def has_room(self) -> bool:
         """Whether more should be read for it."""
         return 2 * self.bytes < self._bytes_max
+
+    @property
+    def _is_starved(self) -> bool:
+        """All that is here, if anything, waits for the own read."""
+        return not self._pieces and not self._in_flight
 
     @property
     def in_flight(self) -> int:

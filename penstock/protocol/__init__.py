@@ -9,6 +9,7 @@ shared_time.py   the time of a source that several tasks share
 resume.py        which change entries of a task count
 images.py        what the log knows of the image of a changing result
 deliveries.py    what the log knows of a delivery, and what of the log it needs
+trims.py         up to where what was consumed is trimmed, told before it is done
 shards.py        which shard of a delivery has which virtual node, from where on
 batch_commit.py  whether a micro-batch of Spark's own engine is new, done before, or another's
 """

@@ -9,9 +9,12 @@ nothing here, but what they staged is spared: until its marker comes, and as lon
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
+from typing import Final
 
+from penstock.errors import GuardFailed
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Value
@@ -33,12 +36,16 @@ from penstock.protocol.names import (
     layout_key,
 )
 from penstock.protocol.reservations import reserved_from
+from penstock.protocol.trims import TRIM_KEY, decode_trim, encode_trim
 from penstock.runtime.commit_protocol import MARKERS, CommitProtocol
 from penstock.runtime.layout import Layout, first_layout, read_layout
 from penstock.runtime.registry import RegisteredQuery, decode_query
 from penstock.runtime.trim_rule import below_named, needed_from
 
 logger = logging.getLogger(__name__)
+
+#: A log that is full takes no append until it is trimmed: then it is trimmed all the same.
+TELL_SECONDS: Final = 5.0
 
 
 async def find_trim_point(log: AsyncLog, protocol: CommitProtocol = MARKERS) -> Lsn:
@@ -172,4 +179,28 @@ async def trim_consumed(log: AsyncLog, protocol: CommitProtocol = MARKERS) -> Ls
     """Trim what nobody needs; returns the trim point."""
     bounds = await log.bounds()
     point = await find_trim_point(log, protocol)
-    return await log.trim(point) if point > bounds.trim_point else bounds.trim_point
+    if point <= bounds.trim_point:
+        return bounds.trim_point
+    if await log.list_metadata(DELIVER_PREFIX):
+        try:
+            async with asyncio.timeout(TELL_SECONDS):
+                await _tell(log, point)
+        except TimeoutError:
+            logger.warning("nobody could be told of the trim at lsn=%d: appends wait", point)
+    if min(await _needed_by_deliveries(log), default=point) < point:
+        return bounds.trim_point  # one needs more since: the next trim takes that into account
+    return await log.trim(point)
+
+
+async def _tell(log: AsyncLog, point: Lsn) -> None:
+    """From now on nobody relies on rows below it who did not say so before (trims.py)."""
+    while True:
+        value = await log.get(TRIM_KEY)
+        told = None if value is None else value.data
+        if decode_trim(told) >= point:
+            return
+        try:
+            await log.compare_and_set(TRIM_KEY, expected=told, value=encode_trim(point))
+        except GuardFailed:
+            continue  # another trims, too
+        return

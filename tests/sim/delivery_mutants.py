@@ -45,6 +45,7 @@ from penstock.protocol import deliveries
 from penstock.protocol.committed import Marked
 from penstock.protocol.deliveries import RegisteredDelivery
 from penstock.protocol.shards import Shards
+from penstock.protocol.trims import TRIM_KEY
 from penstock.runtime import trim
 
 #: Both, and two batches in flight, are clean without mutants: test_delivery_search.py.
@@ -325,13 +326,54 @@ def a_row_is_left_out_before_it_is_set_aside(patch: pytest.MonkeyPatch) -> None:
 def what_nobody_has_looked_at_counts_as_read(patch: pytest.MonkeyPatch) -> None:
     pieces = source._pieces
 
-    def boast(batch: ReadBatch) -> Iterator[ReadBatch]:
-        return (ReadBatch(piece.entries, batch.looked_up_to) for piece in pieces(batch))
+    def boast(batch: ReadBatch, size: int) -> Iterator[ReadBatch]:
+        return (ReadBatch(piece.entries, batch.looked_up_to) for piece in pieces(batch, size))
 
     patch.setattr(source, "_pieces", boast)
 
 
+def who_is_about_to_join_reads_on_only_while_there_is_room(patch: pytest.MonkeyPatch) -> None:
+    """What waits behind its read fills the queue, and nothing ever takes that away."""
+    patch.setattr(TargetQueue, "_is_starved", property(lambda self: False))
+
+
 # ---- where rows move to other shards
+
+
+def resharding_asks_of_no_trim(patch: pytest.MonkeyPatch) -> None:
+    """One that was told before the cut, and is done after it."""
+    append = AsyncLog.append
+
+    async def append_anyhow(
+        self: AsyncLog, entries: Sequence[Any], *, guards: Any = (), **rest: Any
+    ) -> Any:
+        own = [guard for guard in guards if guard.key != TRIM_KEY]
+        return await append(self, entries, guards=own, **rest)
+
+    patch.setattr(AsyncLog, "append", append_anyhow)
+
+
+def trims_tell_nobody_before(patch: pytest.MonkeyPatch) -> None:
+    async def tell(log: AsyncLog, point: Lsn) -> None:
+        pass
+
+    patch.setattr(trim, "_tell", tell)
+
+
+def trims_look_only_before_they_tell(patch: pytest.MonkeyPatch) -> None:
+    """Who asked for more of the log in between is not heard."""
+    needed = trim._needed_by_deliveries
+    tell = trim._tell
+
+    async def tell_last(log: AsyncLog, point: Lsn) -> None:
+        await tell(log, point)
+        patch.setattr(trim, "_needed_by_deliveries", nothing)
+
+    async def nothing(log: AsyncLog) -> list[Lsn]:
+        patch.setattr(trim, "_needed_by_deliveries", needed)
+        return []
+
+    patch.setattr(trim, "_tell", tell_last)
 
 
 def who_takes_rows_does_not_wait(patch: pytest.MonkeyPatch) -> None:
@@ -406,6 +448,10 @@ SHELL: list[tuple[Any, dict[str, Any]]] = [
     (a_row_that_is_set_aside_is_sent_again, {"bad_rows": True}),
     (a_row_is_left_out_before_it_is_set_aside, {"bad_rows": True, "mean_ms": DEADLY}),
     (what_nobody_has_looked_at_counts_as_read, {"entries_at_once": 1}),
+    (
+        who_is_about_to_join_reads_on_only_while_there_is_room,
+        {"mean_ms": {Fault.RESTORE: 60}, "queue_bytes": 1_500, "read_bytes": 1, "trims": False},
+    ),
     (rows_that_move_are_not_taken_back, MOVING_WORLD),
     (
         a_target_that_is_past_a_cut_is_believed_before_the_cut_is_known,
@@ -415,6 +461,9 @@ SHELL: list[tuple[Any, dict[str, Any]]] = [
         trims_know_nothing_of_rows_that_are_to_move,
         {**MOVING_WORLD, "mean_ms": {Fault.CRASH: 60}, "trims": True},
     ),
+    (resharding_asks_of_no_trim, {**MOVING_WORLD, "mean_ms": {}, "trims": True}),
+    (trims_tell_nobody_before, {**MOVING_WORLD, "mean_ms": {}, "trims": True}),
+    (trims_look_only_before_they_tell, {**MOVING_WORLD, "mean_ms": {}, "trims": True}),
 ]
 MUTANTS = [
     *(Mutant(apply.__name__.replace("_", " "), apply, scope) for apply, scope in CORE),

@@ -74,8 +74,6 @@ class FramesHost:
         #: By shard: connections that may be spoken on, and those of which the host does not know.
         self._open: dict[int, int] = {}
         self._waiting: dict[int, Hello] = {}
-        #: Whether acks are being told: what is sent because of them leaves together.
-        self._is_hearing = False
         #: What leaves with the next frame.
         self._parts: list[t.Part] = []
         self._rows: list[Buffer] = []
@@ -103,8 +101,7 @@ class FramesHost:
                     self._greet()
                 case Bye():
                     self._bye(message)
-        if not self._is_hearing:
-            self._flush()
+        self._flush()
 
     async def close(self) -> None:
         self._is_closed = True
@@ -180,13 +177,8 @@ class FramesHost:
     def _heard(self, message: t.TargetMessage, body: memoryview) -> None:
         match message:
             case t.TargetAcks():
-                self._is_hearing = True
-                try:
-                    for number, connection, position in t.decode_acks(message.acks):
-                        self._tell(Ack(self._shard(number), connection, Lsn(position)))
-                finally:
-                    self._is_hearing = False
-                    self._flush()
+                for number, connection, position in t.decode_acks(message.acks):
+                    self._tell(Ack(self._shard(number), connection, Lsn(position)))
             case t.TargetAt():
                 shard = self._shard(message.target)
                 self._tell(At(shard, message.connection, Lsn(message.position)))

@@ -77,6 +77,8 @@ OFFSETS_PREFIX: Final = "kafka/offset/"
 TRANSACTIONS_PREFIX: Final = "kafka/txn/"
 #: How far a producer of Kafka's is in a stream: theirs who append to it.
 SEQUENCES_PREFIX: Final = "kafka/seq/"
+#: Up to where what was consumed is trimmed (protocol/trims.py): all who use the log see it.
+TRIM_KEY: Final = "trim"
 #: Markers of batch writes: of all of them at once.
 BATCH_WRITES: Final = "W"
 

@@ -31,6 +31,7 @@ from penstock.errors import BadRequest, Damaged
 from penstock.log.core.owners import (
     OFFSETS_PREFIX,
     SEQUENCES_PREFIX,
+    TRIM_KEY,
     Thing,
     anonymous_prefix,
     owner_of_key,
@@ -130,7 +131,7 @@ class Allowed:
     def reads_key(self, key: str) -> bool:
         thing = owner_of_key(key)
         if thing is None:
-            return False
+            return key == TRIM_KEY and self.uses_log
         if thing.sort == "anonymous":
             return thing.name == self._own and self.uses_log
         if thing.sort == "stream":

@@ -22,6 +22,9 @@ from penstock.plain_text import plain_line
 
 logger = logging.getLogger(__name__)
 
+#: A thread that computes in Python gives way within this time, not Python's 5 ms: the event loop
+#: needs Python again after each of its system calls, beside threads that read for who is behind.
+SWITCH_SECONDS = 0.0005
 #: Exit code after a failed write, so that a supervisor can tell it from a crash.
 EXIT_FATAL = 70
 
@@ -41,6 +44,7 @@ async def run_until_signal(server: Server, config: Sequence[str]) -> None:
     """Run until SIGTERM or SIGINT; `config` is told line by line."""
     raise_descriptor_limit(server.descriptors_wanted)
     set_modules_aside()
+    sys.setswitchinterval(SWITCH_SECONDS)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)

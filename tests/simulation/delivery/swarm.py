@@ -123,6 +123,7 @@ def small_limits(swarm: Swarm) -> AbstractContextManager[None]:
             (acks, "ACK_SECONDS", 0.04),
             (source, "PAUSE_SECONDS", pause),
             (source, "ENTRIES_AT_ONCE", swarm.entries_at_once),
+            (source, "OWN_ENTRIES_AT_ONCE", swarm.entries_at_once),
             (claim, "PAUSE_SECONDS", pause),
             (player_core, "BACKOFF_SECONDS", (0.001, 0.005, 0.02)),
             (player_core, "BEGIN_SECONDS", 0.03),

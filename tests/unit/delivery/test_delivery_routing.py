@@ -97,6 +97,26 @@ def test_rows_that_all_go_to_one_shard_are_not_copied() -> None:
     assert piece.locate(2) == (1, 2)
 
 
+def test_rows_that_stand_together_are_not_copied() -> None:
+    given = rows(*range(6), 8, 10)
+    router = Router(SCHEMA, ["k"], first_route(2))
+    shards = router._shards[router.nodes(given)].argsort(kind="stable")
+    sorted_rows = given.take(pa.array(shards))
+
+    pieces = router.route([commit(4, sorted_rows)], after=Lsn(4), upto=Lsn(5)).pieces
+
+    assert {shard: piece.rows[0] for shard, piece in pieces.items()} == {
+        shard: piece.rows[0]
+        for shard, piece in router.route(
+            [commit(4, given)], after=Lsn(4), upto=Lsn(5)
+        ).pieces.items()
+    }
+    buffers = {piece.rows[0].column(0).buffers()[1].address for piece in pieces.values()}
+    assert buffers == {sorted_rows.column(0).buffers()[1].address}
+    (first, second) = pieces.values()
+    assert [first.locate(0), second.locate(0)] == [(4, 0), (4, first.count)]
+
+
 def test_without_a_key_a_row_and_what_takes_it_back_meet() -> None:
     router = Router(CHANGING, [], first_route(8))
     plus = rows(*range(50), schema=CHANGING)

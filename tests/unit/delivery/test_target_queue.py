@@ -163,6 +163,23 @@ def test_who_is_about_to_join_and_overflows_goes_on_by_itself() -> None:
     assert (found.looked, found.bytes) == (6, 10)
 
 
+def test_who_is_about_to_join_reads_on_however_much_waits_behind_its_read() -> None:
+    found = opened(tail=5)
+    found.read(None, Lsn(5), 0)
+    assert found.place(Lsn(7)) == (5, 7)
+    push(found, 7, 9, 8, bytes=80)
+    found.read(piece(5, 6, 0, 5), Lsn(6), 1)
+    assert found.place(Lsn(9)) is None, "no room"
+    next_batch(found)
+    found.answered(Lsn(6))
+
+    assert found.place(Lsn(9)) == (6, 7), "nothing else would ever make room"
+    found.read(None, Lsn(7), 0)
+
+    assert found.state is State.NORMAL
+    found.check()
+
+
 def test_a_target_that_is_ahead_waits_for_the_tail() -> None:
     found = opened(10, tail=4)
 
