@@ -109,8 +109,9 @@ PULSES_PER_TRIM = 240
 REPORTS_KEPT = 100
 #: Characters of an error in the last report of a run.
 EXCEPTION_MAX = 10_000
-#: How long workers that were asked for are waited for, before tasks are made for them.
-GATHER_SECONDS = 10.0
+#: How long workers that were asked for are waited for, before tasks are made for them. Where all
+#: processors are busy, they take their time: they load in nobody's way (spark/loading.py).
+GATHER_SECONDS = 20.0
 #: How long workers may take to make ready for the next tasks, before these begin from the store.
 PREPARE_SECONDS = 60.0
 #: How long workers may take to say goodbye.
