@@ -44,6 +44,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import uvloop
 
+from penstock.connector.tuned import LOADED_WORKERS
 from penstock.errors import Unavailable
 from penstock.limits import LANES_DEFAULT
 from penstock.log.client.client import AsyncLog
@@ -97,6 +98,8 @@ class HandoverBenchSizes:
     #: How often what a copy costs is measured, with and without.
     turns: int = 3
     ways: tuple[Way, ...] = WAYS
+    #: Whether Spark starts workers from a daemon that has loaded what they need.
+    loaded: bool = False
 
 
 FULL: Final = HandoverBenchSizes()
@@ -136,13 +139,15 @@ def run_bench(
     keys: Sequence[int] = (),
     rounds: int | None = None,
     rescales: int | None = None,
+    loaded: bool = False,
 ) -> Report:
-    """`keys`, `rounds` and `rescales`: other ones than the plan's."""
+    """`keys`, `rounds`, `rescales` and `loaded`: other ones than the plan's."""
     plan = replace(
         plan,
         keys=tuple(keys) or plan.keys,
         rounds=plan.rounds if rounds is None else rounds,
         rescales=plan.rescales if rescales is None else rescales,
+        loaded=loaded or plan.loaded,
     )
     report = Report("handover", parameters={**asdict(plan), "load": busy_load(say)})
     found: Figures = {}
@@ -159,7 +164,8 @@ def _measure_keys(
 ) -> None:
     with connect(place / "log") as log:
         log.create_stream("events", EVENTS)
-        driver = start_driver(place / "log", "handover", {"spark.master": f"local[{_MOST + 1}]"})
+        settings = {"spark.master": f"local[{_MOST + 1}]"} | (LOADED_WORKERS if plan.loaded else {})
+        driver = start_driver(place / "log", "handover", settings)
         load = Child("the load", _serve_load, place / "log", keys, plan.rate)
         stage = _Stage(log, driver, load, str(place / "checkpoints"), plan)
         try:
