@@ -200,7 +200,10 @@ LAYERS = (
     ("gateway",),
     # What the command line says of the log, and the page as well.
     (
-        *(f"cli.{name}" for name in ("output", "query_asks", "query_facts", "delivery_facts")),
+        *(
+            f"cli.{name}"
+            for name in ("output", "query_asks", "rescaling", "query_facts", "delivery_facts")
+        ),
         *(f"cli.cluster_{name}" for name in ("facts", "target")),
         *(f"cli.explain_{name}" for name in ("delivery", "entry", "task")),
     ),

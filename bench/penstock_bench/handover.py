@@ -17,7 +17,8 @@ while; and the slowest hundredth in the seconds before and after it. The whole c
 picture (handover_charts.py).
 
 What a copy costs: processor time of the workers for each event, and median latency, with and
-without copies, while nothing else happens.
+without copies, while nothing else happens. Both are measured by turns: what the workers still have
+to do for keys that were just filled in, such as checkpoints, is no copy's cost.
 
 Law: the clock is the reader's; a gap counts from the last result before to the first one after,
 whatever happened in between.
@@ -43,6 +44,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import uvloop
 
+from penstock.connector.tuned import LOADED_WORKERS
 from penstock.errors import Unavailable
 from penstock.limits import LANES_DEFAULT
 from penstock.log.client.client import AsyncLog
@@ -69,6 +71,8 @@ from penstock_bench.report import Check, Report, Say
 
 Way = Literal["standby", "store", "restart"]
 WAYS: Final[tuple[Way, ...]] = ("standby", "store", "restart")
+#: With copies and without.
+COMPARED: Final[tuple[Way, ...]] = ("store", "standby")
 EVENTS: Final = "key long, ts timestamp"
 _TICK_SECONDS: Final = 0.005
 _FILL_ROWS: Final = 2_000
@@ -91,12 +95,16 @@ class HandoverBenchSizes:
     rescales: int = 2
     #: How long nothing happens, before and after what is measured.
     calm_seconds: float = 10.0
+    #: How often what a copy costs is measured, with and without.
+    turns: int = 3
     ways: tuple[Way, ...] = WAYS
+    #: Whether Spark starts workers from a daemon that has loaded what they need.
+    loaded: bool = False
 
 
 FULL: Final = HandoverBenchSizes()
 QUICK: Final = HandoverBenchSizes(
-    keys=(20_000,), rounds=1, rate=2_000, rescales=1, calm_seconds=2.0
+    keys=(20_000,), rounds=1, rate=2_000, rescales=1, calm_seconds=2.0, turns=1
 )
 
 
@@ -116,9 +124,9 @@ class WayFigures:
     #: Of each: seconds since it was asked for, and the oldest event of the results that came in
     #: this tenth of a second.
     rescale_course: list[list[tuple[float, float]]] = field(default_factory=list)
-    #: While nothing happens: processor time of the workers, and the median latency.
-    cpu_us_per_event: float | None = None
-    p50_ms: float | None = None
+    #: While nothing happens, by turn: processor time of the workers, and the median latency.
+    cpu_us_per_event: list[float] = field(default_factory=list)
+    p50_ms: list[float] = field(default_factory=list)
 
 
 Figures = dict[int, dict[str, WayFigures]]
@@ -131,13 +139,15 @@ def run_bench(
     keys: Sequence[int] = (),
     rounds: int | None = None,
     rescales: int | None = None,
+    loaded: bool = False,
 ) -> Report:
-    """`keys`, `rounds` and `rescales`: other ones than the plan's."""
+    """`keys`, `rounds`, `rescales` and `loaded`: other ones than the plan's."""
     plan = replace(
         plan,
         keys=tuple(keys) or plan.keys,
         rounds=plan.rounds if rounds is None else rounds,
         rescales=plan.rescales if rescales is None else rescales,
+        loaded=loaded or plan.loaded,
     )
     report = Report("handover", parameters={**asdict(plan), "load": busy_load(say)})
     found: Figures = {}
@@ -154,7 +164,8 @@ def _measure_keys(
 ) -> None:
     with connect(place / "log") as log:
         log.create_stream("events", EVENTS)
-        driver = start_driver(place / "log", "handover", {"spark.master": f"local[{_MOST + 1}]"})
+        settings = {"spark.master": f"local[{_MOST + 1}]"} | (LOADED_WORKERS if plan.loaded else {})
+        driver = start_driver(place / "log", "handover", settings)
         load = Child("the load", _serve_load, place / "log", keys, plan.rate)
         stage = _Stage(log, driver, load, str(place / "checkpoints"), plan)
         try:
@@ -163,9 +174,14 @@ def _measure_keys(
             load.send(_FILL)
             load.answer(_PATIENCE_SECONDS)
             driver.ask(_flush, _PATIENCE_SECONDS)
+            found |= {way: WayFigures() for way in plan.ways}
+            for way in [way for way in COMPARED if way in plan.ways] * plan.turns:
+                stage.start(way)
+                stage.stay_calm(way, found[way])
             for way in plan.ways:
                 stage.start(way)
-                found[way] = figures = stage.measure(way, plan.rounds)
+                figures = found[way]
+                stage.measure(way, plan.rounds, figures)
                 moved, killed = figures.move_ms, figures.kill_ms
                 say(f"{keys:,} keys, {way}: moved {_shown(moved)} ms, killed {_shown(killed)} ms")
             for way in plan.ways:
@@ -226,12 +242,13 @@ def _judge(report: Report, found: Figures, say: Say) -> None:
 def _judge_copy(report: Report, keys: int, ways: dict[str, WayFigures], say: Say) -> None:
     """What a copy costs while nothing happens."""
     with_copy, without = ways["standby"], ways.get("store", WayFigures())
-    if with_copy.cpu_us_per_event and without.cpu_us_per_event:
-        more = with_copy.cpu_us_per_event / without.cpu_us_per_event - 1
-        report.judge(Check(f"copy_cpu_{keys}_keys", 100 * more, 25, "at most", "%"), say)
-    if with_copy.p50_ms is not None and without.p50_ms is not None:
-        later = with_copy.p50_ms - without.p50_ms
-        report.judge(Check(f"copy_p50_{keys}_keys", later, 1, "at most", "ms"), say)
+    if not with_copy.p50_ms or not without.p50_ms:
+        return
+    cpu = [statistics.median(one.cpu_us_per_event) for one in (with_copy, without)]
+    more = cpu[0] / cpu[1] - 1
+    report.judge(Check(f"copy_cpu_{keys}_keys", 100 * more, 25, "at most", "%"), say)
+    later = statistics.median(with_copy.p50_ms) - statistics.median(without.p50_ms)
+    report.judge(Check(f"copy_p50_{keys}_keys", later, 1, "at most", "ms"), say)
 
 
 # ---- the stage on which all ways are measured
@@ -266,12 +283,10 @@ class _Stage:
         self._is_running = True
         self._arrivals.open()
 
-    def measure(self, way: Way, rounds: int) -> WayFigures:
-        figures = WayFigures()
+    def measure(self, way: Way, rounds: int, figures: WayFigures) -> None:
         self._load.send(_GO)
         try:
             self._settle(way)
-            self._stay_calm(figures)
             for _ in range(rounds):
                 figures.move_ms.append(self._moved(way))
                 self._settle(way)
@@ -281,7 +296,6 @@ class _Stage:
         finally:
             self._load.send(_HALT)
             self._load.answer(_PATIENCE_SECONDS)
-        return figures
 
     def rescale(self, way: Way, rounds: int, figures: WayFigures) -> None:
         """From two workers to four and back; without replicas: copies are made for it, or not, or
@@ -312,17 +326,23 @@ class _Stage:
             self._load.send(_HALT)
             self._load.answer(_PATIENCE_SECONDS)
 
-    def _stay_calm(self, figures: WayFigures) -> None:
+    def stay_calm(self, way: Way, figures: WayFigures) -> None:
         """What it costs while nothing happens."""
-        members = self._driver.ask(_progress)["members"].values()
-        pids = [one["pid"] for one in members]
-        began, spent = now_us(), sum(map(cpu_seconds, pids))
-        time.sleep(self._calm_seconds)
-        spent = sum(map(cpu_seconds, pids)) - spent
-        events = (now_us() - began) / SECOND_US * self._rate
-        figures.cpu_us_per_event = spent / events * SECOND_US
-        came = self._arrivals.latencies(began, now_us())
-        figures.p50_ms = float(np.median([ms for _, ms in came]))
+        self._load.send(_GO)
+        try:
+            self._settle(way)
+            members = self._driver.ask(_progress)["members"].values()
+            pids = [one["pid"] for one in members]
+            began, spent = now_us(), sum(map(cpu_seconds, pids))
+            time.sleep(self._calm_seconds)
+            spent = sum(map(cpu_seconds, pids)) - spent
+            events = (now_us() - began) / SECOND_US * self._rate
+            figures.cpu_us_per_event.append(spent / events * SECOND_US)
+            came = self._arrivals.latencies(began, now_us())
+            figures.p50_ms.append(float(np.median([ms for _, ms in came])))
+        finally:
+            self._load.send(_HALT)
+            self._load.answer(_PATIENCE_SECONDS)
 
     def _settle(self, way: Way, workers: int = _FEWEST) -> None:
         self._fresh_from = self._driver.ask(_progress).get("batchId", 0) + 2

@@ -27,6 +27,7 @@ stream_create.py stream create, describe
 stream_append.py stream append
 stream_read.py   stream read, tail
 stream_lag.py    stream lag
+rescaling.py     how far a query is on its way to another number of workers
 query_facts.py   what the log knows of its queries
 query_asks.py    what anybody may ask of a query
 query.py         query list, status, stop, remove

@@ -35,6 +35,7 @@ from penstock.cli.output import (
 )
 from penstock.cli.query_asks import ask, who
 from penstock.cli.query_facts import (
+    QUIET_SECONDS,
     QueryFacts,
     find_move,
     find_query,
@@ -239,17 +240,24 @@ def _why_not_running(found: QueryFacts) -> str:
 @query.command()
 @click.argument("name")
 @click.option("--workers", type=click.IntRange(0, 1000), required=True, help="How many; 0: none.")
-@_wait_option("rescaled")
+@click.option(
+    "--wait",
+    "wait_seconds",
+    type=click.FloatRange(min=0.1),
+    help="Seconds until it must have rescaled; without: as long as it comes closer.",
+)
 @target_options
 @json_option
-def rescale(name: str, workers: int, wait_seconds: float, target: Target, as_json: bool) -> None:
+def rescale(
+    name: str, workers: int, wait_seconds: float | None, target: Target, as_json: bool
+) -> None:
     """Run query NAME with another number of workers, without a restart.
 
     Its driver starts or ends them. All tasks commit what they have, and tasks for so many workers
     go on from there, with the state. With 0 it is suspended: all commit what they have and leave,
     so that it holds no core. It stays registered, its driver lives, and it goes on with its state
-    when it is rescaled again. Exit code 3 if its driver refuses so many and says why, 5 if it has
-    not so many workers in time.
+    when it is rescaled again. While it waits, it says how far the query is. Exit code 3 if its
+    driver refuses so many and says why, 5 if it comes no closer, or not in the time of --wait.
 
     \b
     Examples:
@@ -257,16 +265,29 @@ def rescale(name: str, workers: int, wait_seconds: float, target: Target, as_jso
       penstock query rescale hot --workers 0
       penstock query rescale hot --workers 1 --json
     """
+    words = ""
+
+    def tell(news: str) -> None:
+        nonlocal words
+        words = news
+        if not as_json:
+            echo(f"query {name}: {news}", err=True)
+
     with target.open() as client:
         found = listen(client, find_query(client, name))
         if found.state is not State.RUNNING:
             raise BadRequest(f"nothing to rescale: {_why_not_running(found)}")
         asked = ask(client, name, Rescale(workers, who()))
-        rescaled = wait_for_workers(client, name, workers, asked, wait_seconds)
+        rescaled = wait_for_workers(client, name, workers, asked, wait_seconds, tell)
         if rescaled is None:
+            why_not = (
+                f"is no closer to it after {QUIET_SECONDS:g} s"
+                if wait_seconds is None
+                else f"does not within {wait_seconds:g} s"
+            )
             raise DeadlineExceeded(
-                f"query {name} was asked to run with {workers} workers (LSN {asked}) and does not "
-                f"within {wait_seconds:g} s: look at `penstock query status {name}`"
+                f"query {name} was asked to run with {workers} workers (LSN {asked}) and {why_not}"
+                f"{f' ({words})' if words else ''}: look at `penstock query status {name}`"
             )
     if as_json:
         show_json(rescaled)

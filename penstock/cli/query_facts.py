@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from penstock.cli.output import time_text
+from penstock.cli.rescaling import is_rescaled, rescaling_words, way_so_far
 from penstock.errors import BadRequest, NotFound
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Entry
 from penstock.protocol.names import QUERY_PREFIX, check_query_name, pulse_tag, query_key
 from penstock.protocol.pulses import PULSES_MAX, SILENCE_MS, State, judge_state, report_of
 from penstock.runtime.registry import RegisteredQuery, decode_query
+
+#: A query that is to be rescaled and comes no closer for so long is not waited for. Copies that are
+#: not ready by then are given up (coordinator.py), and change as they are filled.
+QUIET_SECONDS = 75.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ def listen(client: BlockingLog, found: QueryFacts) -> QueryFacts:
 
 def wait_for_end(client: BlockingLog, name: str, start: int, seconds: float) -> bool:
     """Whether a final report came, at or after `start`, within so many seconds."""
-    reports = _reports(client, name, start, seconds)
+    reports = _reports(client, name, start, _Patience(seconds))
     return any(progress.get("isActive") is False for progress in reports)
 
 
@@ -148,7 +153,7 @@ def wait_for_move(
     client: BlockingLog, name: str, task: str, worker: str, start: int, seconds: float
 ) -> dict[str, Any] | None:
     """What is told of the move once the task runs there; None: not within so many seconds."""
-    for progress in _reports(client, name, start, seconds):
+    for progress in _reports(client, name, start, _Patience(seconds)):
         for moved in reversed(progress.get("moves", ())):
             if moved["task"] == task and moved["to"] == worker and moved["resumeMs"] is not None:
                 return dict(moved)
@@ -156,17 +161,31 @@ def wait_for_move(
 
 
 def wait_for_workers(
-    client: BlockingLog, name: str, workers: int, start: int, seconds: float
+    client: BlockingLog,
+    name: str,
+    workers: int,
+    start: int,
+    seconds: float | None,
+    tell: Callable[[str], None],
 ) -> dict[str, Any] | None:
-    """How the query stands once so many run its tasks; None: not within so many seconds."""
-    for progress in _reports(client, name, start, seconds):
-        if "rescaling" in progress or (not workers and "suspended" not in progress):
-            continue  # the workers are there, and still run the tasks of before
-        tasks = progress["tasks"].values()
-        is_running = not workers or all(task.get("is_running") for task in tasks)
-        if progress["workersWanted"] == progress["workers"] == workers and is_running:
-            version = progress.get("layout", {}).get("version", 0)
+    """How the query stands once so many run its tasks; None: not within so many seconds.
+
+    Without a limit: for as long as it comes closer. `tell` is told in words how far it is.
+    """
+    patience = _Patience(QUIET_SECONDS if seconds is None else seconds)
+    way: tuple[object, ...] | None = None
+    told = ""
+    for progress in _reports(client, name, start, patience):
+        if is_rescaled(progress, workers):
+            version, tasks = progress.get("layout", {}).get("version", 0), progress["tasks"]
             return {"name": name, "workers": workers, "tasks": len(tasks), "layout": version}
+        before, way = way, way_so_far(progress)
+        if seconds is None and way != before:
+            patience.renew()
+        words = rescaling_words(progress, workers)
+        if words != told:
+            tell(words)
+        told = words
     return None
 
 
@@ -179,7 +198,7 @@ def wait_for_balance(
     """
     asked_before = before.get("balance", {}).get("asked", 0)
     moved_before = before.get("balance", {}).get("last")
-    for progress in _reports(client, name, start, seconds):
+    for progress in _reports(client, name, start, _Patience(seconds)):
         balance = progress.get("balance", {})
         if balance.get("asked", 0) > asked_before and not balance["isUnderWay"]:
             moved = None if balance["last"] == moved_before else balance["last"]
@@ -187,14 +206,28 @@ def wait_for_balance(
     return None
 
 
+class _Patience:
+    """So many seconds from now, or from when it was renewed."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.renew()
+
+    def renew(self) -> None:
+        self._deadline = time.monotonic() + self._seconds
+
+    @property
+    def left(self) -> float:
+        return self._deadline - time.monotonic()
+
+
 def _reports(
-    client: BlockingLog, name: str, start: int, seconds: float
+    client: BlockingLog, name: str, start: int, patience: _Patience
 ) -> Iterator[dict[str, Any]]:
-    """Reports of the query at or after `start`, where it was asked for something, for so many
-    seconds. Raises BadRequest once one says that this was refused, and why."""
-    deadline = time.monotonic() + seconds
+    """Reports of the query at or after `start`, where it was asked for something, for as long as
+    there is patience. Raises BadRequest once one says that this was refused, and why."""
     with client.tail([pulse_tag(name)], start=start) as reader:
-        while (left := deadline - time.monotonic()) > 0:
+        while (left := patience.left) > 0:
             try:
                 batch = reader.next_batch(left)
             except TimeoutError:

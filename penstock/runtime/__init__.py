@@ -46,6 +46,7 @@ trim_rule.py         what a task may still read, by its last marker
 static_tables.py     tables that must be read again as they were
 trials.py            which rows fail where state is kept
 trim.py              what of the log nobody needs
+flushing.py          what a coordinator puts among the input of tasks: flushes and cuts
 coordinator.py       the shell of the coordinator
 coordinator_thread.py  the driver's thread that it runs on
 images.py            keeps the image of a changing result near the end of the log

@@ -44,7 +44,6 @@ from penstock.protocol.names import (
     TaskId,
     control_tag,
     coordinator_producer,
-    flush_tag,
     layout_key,
     pulse_tag,
     query_key,
@@ -72,12 +71,12 @@ from penstock.runtime.coordinator_core import (
     Plan,
     StopAsked,
 )
+from penstock.runtime.flushing import cut_tasks, flush_tasks
 from penstock.runtime.host import THIS_PROCESS, Host
 from penstock.runtime.images import ImageKeeper
 from penstock.runtime.lag import Lag, measure_lag
 from penstock.runtime.layout import (
     Shares,
-    cut_payload,
     encode_layout,
     layout_bytes,
     read_layout,
@@ -92,7 +91,6 @@ from penstock.runtime.spec import QuerySpec, rescaled_tasks
 from penstock.runtime.succession import (
     Last,
     can_follow,
-    levels,
     next_layout,
     plan_layout,
     shares_for,
@@ -111,8 +109,9 @@ PULSES_PER_TRIM = 240
 REPORTS_KEPT = 100
 #: Characters of an error in the last report of a run.
 EXCEPTION_MAX = 10_000
-#: How long workers that were asked for are waited for, before tasks are made for them.
-GATHER_SECONDS = 10.0
+#: How long workers that were asked for are waited for, before tasks are made for them. Where all
+#: processors are busy, they take their time: they load in nobody's way (spark/loading.py).
+GATHER_SECONDS = 20.0
 #: How long workers may take to make ready for the next tasks, before these begin from the store.
 PREPARE_SECONDS = 60.0
 #: How long workers may take to say goodbye.
@@ -440,6 +439,7 @@ class Coordinator:
             self._asked_to_rescale.clear()
             workers = self.core.wanted if self._workers is None else self._workers
             if not workers:
+                self._give_up_advice()
                 await self._suspend()
                 continue
             await self._perform(self.core.resume(workers))
@@ -450,7 +450,7 @@ class Coordinator:
         """The layout, if so many workers should have another one, or it was advised. False: it was
         given up, since something else is wanted by now."""
         self._is_changing = True
-        advice = given_up = self._advice
+        advice = self._advice
         try:
             if shares := shares_for(self.spec, rescaled_tasks(self.spec, workers)):
                 changed = await self._change(shares, workers)
@@ -458,15 +458,19 @@ class Coordinator:
             elif advice is not None and advice.version == self.spec.layout.version:
                 changed = await self._change(advice.shares, workers)
                 if changed is not None:
-                    given_up = None
-                    self._balanced = tell_balanced(advice, changed)
+                    self._advice, self._balanced = None, tell_balanced(advice, changed)
                     logger.info("query=%s balanced, %s", self.spec.name, advice.why)
             else:
                 return True
             return changed is not None
         finally:
-            self._balancer.told = GIVEN_UP if given_up else self._balancer.told
-            self._advice, self._is_changing = None, False
+            self._give_up_advice()
+            self._is_changing = False
+
+    def _give_up_advice(self) -> None:
+        """If there is one that was not taken."""
+        if self._advice is not None:
+            self._advice, self._balancer.told = None, GIVEN_UP
 
     async def _change(self, shares: Shares, workers: int) -> dict[str, Any] | None:
         """To these tasks. What there is to tell of it; None: something else is wanted by now."""
@@ -477,7 +481,7 @@ class Coordinator:
         if self._asked_to_rescale.is_set():
             return None
         began = asyncio.get_running_loop().time()
-        lasts = await self._cut()
+        lasts = await cut_tasks(self._log, self.voice, self.spec, self._look_at_cut, PULSE_SECONDS)
         await self._change_layout(shares, workers, lasts)
         ms = (asyncio.get_running_loop().time() - began) * 1000
         return {
@@ -521,23 +525,14 @@ class Coordinator:
             await asyncio.sleep(PULSE_SECONDS)
         return count
 
-    async def _cut(self) -> dict[TaskId, Last]:
-        """Let all tasks end where they are: no row is on its way from one to another."""
-        spec, lasts = self.spec, dict[TaskId, Last]()
-        cut = (self.voice.instance, spec.layout.version)
-        for stages in levels(spec):
-            tags = tuple(flush_tag(spec.name, spec.version, stage) for stage in stages)
-            cutting = NewEntry(cut_payload(spec.layout.version), tags, Kind.CONTROL)
-            asked = await self.voice.append([cutting])
-            tasks = {str(task): task for stage in stages for task in spec.tasks_of(stage)}
-            marker_tags = [task.marker_tag for task in tasks.values()]
-            async with self._log.tail(marker_tags, start=asked.first_lsn) as reader:
-                while not lasts.keys() >= set(tasks.values()):
-                    for entry in (await reader.__anext__()).entries:
-                        marker = decode_marker(entry.payload)
-                        if marker.cut == cut:
-                            lasts[tasks[marker.task]] = Last(entry.lsn, marker)
-        return lasts
+    async def _look_at_cut(self) -> None:
+        """Tasks that are to end need workers, and if none are wanted, nobody starts a lost one
+        again: then it is suspended as it is. Whoever resumes it lets the tasks come to the cut.
+        """
+        if self._workers:
+            await self._perform(self.core.resume(self._workers))
+        elif self._workers is not None and not self.core.members:
+            await self._suspend()
 
     async def _change_layout(
         self, shares: Shares, workers: int, lasts: Mapping[TaskId, Last]
@@ -642,7 +637,10 @@ class Coordinator:
             more["suspended"] = tell_suspended(self.spec.name, self._suspended_ms)
         elif self._workers and rescaled_tasks(self.spec, self._workers) != self.spec.tasks:
             ready, copied = self.core.prepared
-            more["rescaling"] = {"workers": self._workers, "ready": ready, "copied": copied}
+            more["rescaling"] = {
+                "workers": self._workers, "ready": ready, "copied": copied,
+                "rows": self.core.prepared_rows,
+            }  # fmt: skip
         more["balance"] = {
             **self._balancer.facts(),
             "asked": self._balances_asked,
@@ -751,7 +749,7 @@ class Coordinator:
         """Returns when everything that was in the sources is processed, committed, visible."""
         while True:
             changing = asyncio.ensure_future(self._has_next_layout.wait())
-            flushing = asyncio.ensure_future(self._flush())
+            flushing = asyncio.ensure_future(flush_tasks(self._log, self.spec))
             try:
                 both = {changing, flushing}
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -761,35 +759,9 @@ class Coordinator:
                 changing.cancel()
                 flushing.cancel()
 
-    async def _flush(self) -> None:
-        spec = self.spec
-        for stage in [id for id in spec.running_stages for _ in range(_turns(spec, id))]:
-            tag = flush_tag(spec.name, spec.version, stage)
-            asked = await self._log.append([NewEntry(b"", (tag,), Kind.CONTROL)])
-            waiting = set(spec.tasks_of(stage))
-            tags = [task.marker_tag for task in sorted(waiting)]
-            async with self._log.tail(tags, start=asked.first_lsn) as reader:
-                while waiting:
-                    batch = await reader.__anext__()
-                    for entry in batch.entries:
-                        marker = decode_marker(entry.payload)
-                        if marker.position > asked.first_lsn:
-                            waiting -= {task for task in waiting if str(task) == marker.task}
-
 
 def _counts(marker: Marker) -> dict[str, int]:
     return {"rows_in": marker.rows_in, "rows_out": marker.rows_out}
-
-
-def _turns(spec: QuerySpec, stage: int) -> int:
-    """How often a stage is asked to commit, until all that it knows by then has come of it.
-
-    Where tasks share a source, the first commits tell its time, and the second that all have looked
-    beyond those; whoever hears that knows the time: the next stage, or these tasks themselves.
-    """
-    if spec.shared_within(stage):
-        return 3
-    return 2 if spec.tells_looked(stage) else 1
 
 
 def _tell_nobody(workers: int) -> None:

@@ -349,6 +349,11 @@ class CoordinatorCore:
         ready = [task for task in copied if self._made_ready.get(task, {}).get("is_ready")]
         return len(ready), len(copied)
 
+    @property
+    def prepared_rows(self) -> int:
+        """Of state that is there for the tasks of the next layout."""
+        return sum(int(one.get("state_rows", 0)) for one in self._made_ready.values())
+
     def succeed(self, tasks: Sequence[TaskId], layout: dict[str, Any]) -> list[Effect]:
         """The tasks of the next layout, which have ended, or never ran, are to be placed.
 

@@ -11,6 +11,7 @@ start.py      penstock.start: what is decided before the first task runs
 sizes.py      sizes as users give them
 cores.py      what queries hold of Spark's cores, and what is left
 jobs.py       workers as Spark jobs, kept running
+loading.py    what a worker loads before it works
 daemon.py     Spark's daemon of workers, with what they need loaded before
 query.py      a running query, under StreamingQuery's names
 notebook.py   a query where people type: its card in a notebook, the link to its page

@@ -12,16 +12,13 @@ import gc
 import os
 
 
-def load() -> None:
-    """What a worker of a real-time query loads, and a task that reads or writes a stream."""
+def prepare() -> None:
+    """Before it forks workers."""
     import numpy as np
-    import pandas  # type: ignore[import-untyped]  # noqa: F401  # Arrow does, at its first scalar
-    import pyspark.worker  # noqa: F401
 
-    import penstock.connector.read_partition
-    import penstock.connector.staging
-    import penstock.runtime.worker  # noqa: F401
+    from penstock.spark.loading import load
 
+    load()
     # NumPy's own random numbers would be the same in all workers.
     os.register_at_fork(after_in_child=np.random.seed)
     gc.collect()
@@ -31,5 +28,5 @@ def load() -> None:
 if __name__ == "__main__":
     from pyspark.daemon import manager
 
-    load()
+    prepare()
     manager()

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from penstock.connector.registering import choose_python
 from penstock.runtime.spec import QuerySpec
-from penstock.runtime.worker import LogAddress, run_worker
+from penstock.runtime.worker import LogAddress
 from penstock.spark.cores import (
     WAIT_SECONDS,
     Cores,
@@ -138,10 +138,11 @@ class WorkerJobs:
             self._wanted = workers
             _WANTED[self._groups[0]] = (self._sc.applicationId, self._name, workers)
             self._groups += [self._group(slot) for slot in range(len(self._groups), workers)]
+            joins = any(keeper.is_alive() for keeper in self._keepers.values())
             for slot in range(workers):
                 keeper = self._keepers.get(slot)
                 if keeper is None or not keeper.is_alive():
-                    self._keepers[slot] = self._make_thread(self._keep, slot)
+                    self._keepers[slot] = self._make_thread(self._keep, slot, joins)
                     self._keepers[slot].start()
         self._cancel_waiting(self._groups[workers:])
 
@@ -162,7 +163,7 @@ class WorkerJobs:
                 del self._keepers[slot]
             return True
 
-    def _keep(self, slot: int) -> None:
+    def _keep(self, slot: int, joins: bool = False) -> None:
         """Run a worker's job, again whenever it fails, until stopped."""
         self._sc.setJobGroup(self._groups[slot], f"penstock query {self._name}, worker {slot}")
         failures = 0
@@ -170,7 +171,7 @@ class WorkerJobs:
             hellos = self._hellos(slot)
             error: Exception | None = None
             try:
-                self._run_once(slot)
+                self._run_once(slot, joins and not failures)
             except Exception as raised:
                 error = raised
             if self._is_over():
@@ -258,21 +259,8 @@ class WorkerJobs:
         info = self._sc._jsc.statusTracker().getStageInfo(stage)
         return 0 if info is None else attempt_number(stage, info.numFailedTasks())
 
-    def _run_once(self, slot: int) -> None:
-        launch = self._launch
-
-        def work(slots: Iterator[int]) -> Iterator[int]:
-            from pyspark import TaskContext
-            from pyspark.serializers import CPickleSerializer
-
-            context = TaskContext.get()
-            assert context is not None
-            attempt = attempt_number(context.stageId(), context.attemptNumber())
-            address, spec = CPickleSerializer().loads(launch.value)
-            for slot in slots:
-                run_worker(address, spec, slot, attempt)
-            return iter(())
-
+    def _run_once(self, slot: int, joins: bool) -> None:
+        work = make_work(self._launch, joins)
         self._sc.parallelize([slot], 1).mapPartitions(work).collect()
 
     def stop(self, timeout: float) -> None:
@@ -303,6 +291,35 @@ class WorkerJobs:
                     thread.join(5.0)
         if not unheard:  # else a worker may be about to fetch it, and Spark's cleaner removes it
             self._launch.destroy()
+
+
+def make_work(launch: Any, joins: bool) -> Callable[[Iterator[int]], Iterator[int]]:
+    """What a Spark task does that is a worker.
+
+    `joins`: the query runs on other workers meanwhile, so it is in nobody's way while it loads. For
+    that it must name nothing of this module, which would be loaded before it is called.
+    """
+
+    def work(slots: Iterator[int]) -> Iterator[int]:
+        if joins:
+            from penstock.spark.loading import load_aside
+
+            load_aside()
+        from pyspark import TaskContext
+        from pyspark.serializers import CPickleSerializer
+
+        from penstock.runtime.worker import run_worker
+        from penstock.spark.jobs import attempt_number
+
+        context = TaskContext.get()
+        assert context is not None
+        attempt = attempt_number(context.stageId(), context.attemptNumber())
+        address, spec = CPickleSerializer().loads(launch.value)
+        for slot in slots:
+            run_worker(address, spec, slot, attempt)
+        return iter(())
+
+    return work
 
 
 def attempt_number(stage: int, number: int) -> int:

@@ -35,8 +35,8 @@ def figures(way: str) -> WayFigures:
         move_ms=[30 * slower, 40 * slower], kill_ms=[100 * slower], rescale_gap_ms=[50 * slower],
         rescale_late_ms=[60 * slower], rescale_p99_before_ms=[10.0], rescale_p99_after_ms=[15.0],
         rescale_course=[[(-1.0, 8.0), (0.0, 60 * slower), (1.5, 9.0)]],
-        cpu_us_per_event=12.0 if way == "standby" else 10.0,
-        p50_ms=4.5 if way == "standby" else 4.0,
+        cpu_us_per_event=[30.0, 12.0, 11.0] if way == "standby" else [10.0, 9.0, 20.0],
+        p50_ms=[4.5] if way == "standby" else [4.0],
     )  # fmt: skip
 
 
@@ -72,7 +72,19 @@ def test_fewer_rounds_and_other_sizes_may_be_asked_for(monkeypatch: pytest.Monke
         found |= {way: figures(way) for way in WAYS}
 
     monkeypatch.setattr(handover, "_measure_keys", measure)
-    options = ["--keys", "7", "--keys", "9", "--rounds", "2", "--rescales", "1", "--json"]
+    options = [
+        "--keys",
+        "7",
+        "--keys",
+        "9",
+        "--rounds",
+        "2",
+        "--rescales",
+        "1",
+        "--loaded",
+        "--json",
+    ]
     done = CliRunner().invoke(bench, ["handover", *options])
     assert '"checks"' in done.output, done.output
-    assert {(plan.keys, plan.rounds, plan.rescales) for plan in plans} == {((7, 9), 2, 1)}
+    asked = {(plan.keys, plan.rounds, plan.rescales, plan.loaded) for plan in plans}
+    assert asked == {((7, 9), 2, 1, True)}

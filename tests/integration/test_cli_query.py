@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -239,8 +240,8 @@ def test_watch_prints_each_report_once_until_the_query_stops(
 # ---- rescale
 
 
-def rescaled(workers: int, **more: Any) -> dict[str, Any]:
-    return progress(workers=workers, workersWanted=workers, **more)
+def rescaled(wanted: int, **more: Any) -> dict[str, Any]:
+    return progress(**{"workers": wanted, "workersWanted": wanted, **more})
 
 
 def test_rescale_asks_through_the_log_and_waits_for_the_workers(log: penstock.Log) -> None:
@@ -265,6 +266,60 @@ def test_rescale_is_not_done_while_workers_run_the_tasks_of_before(log: penstock
     assert result.exit_code == 5
     status = run(log, "query", "status", "q").stdout
     assert "for 4 workers, when its tasks have read what stood in the log" in status
+
+
+def test_without_a_limit_a_rescale_is_waited_for_as_long_as_it_comes_closer(
+    log: penstock.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its steps takes most of the patience."""
+    monkeypatch.setattr(query_facts, "QUIET_SECONDS", 1.0)
+    pulse(log, rescaled(2))
+    rescaling = {"workers": 4, "ready": 0, "copied": 4, "rows": 0}
+    steps = [
+        rescaled(4, workers=3, rescaling=rescaling),
+        rescaled(4, rescaling=rescaling),
+        rescaled(4, rescaling={**rescaling, "ready": 1, "rows": 12_345}),
+        rescaled(4, rescaling={**rescaling, "ready": 4, "rows": 20_000}),
+        rescaled(4),
+    ]
+
+    def go_on() -> None:
+        for report in steps:
+            pulse(log, report)
+            time.sleep(0.5)
+
+    thread = answer(log, Rescale, go_on)
+    done = run(log, "query", "rescale", "q", "--workers", "4")
+    thread.join()
+    assert done.exit_code == 0
+    assert done.stderr.splitlines() == [
+        "query q: 3 of 4 workers are there",
+        "query q: copies of the state are made: 0 of 4 are ready, with 0 rows",
+        "query q: copies of the state are made: 1 of 4 are ready, with 12,345 rows",
+        "query q: its tasks read what stood in the log, and end there",
+    ]
+    assert "runs with 4 workers" in done.stdout
+
+
+def test_a_rescale_that_comes_no_closer_is_not_waited_for(
+    log: penstock.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much its tasks do meanwhile."""
+    monkeypatch.setattr(query_facts, "QUIET_SECONDS", 0.7)
+    pulse(log, rescaled(2))
+
+    def go_on() -> None:
+        for number in range(8):
+            cores = {"waiting": "no core is free"}
+            pulse(log, progress(number, workers=2, workersWanted=4, cores=cores))
+            time.sleep(0.2)
+
+    thread = answer(log, Rescale, go_on)
+    failed = run(log, "query", "rescale", "q", "--workers", "4")
+    thread.join()
+    assert failed.exit_code == 5
+    assert "no closer to it" in failed.stderr
+    assert "(2 of 4 workers are there: no core is free)" in failed.stderr
 
 
 def test_rescale_to_no_workers_says_that_the_query_is_suspended(log: penstock.Log) -> None:

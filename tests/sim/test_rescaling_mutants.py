@@ -19,7 +19,15 @@ from penstock.ids import Lsn
 from penstock.log.records import Entry
 from penstock.protocol.markers import Heard, Marker, Origin, decode_marker
 from penstock.protocol.names import TaskId, parse_task
-from penstock.runtime import coordinator, inheritance, standby, succession, successor, trim
+from penstock.runtime import (
+    coordinator,
+    flushing,
+    inheritance,
+    standby,
+    succession,
+    successor,
+    trim,
+)
 from penstock.runtime.coordinator_core import CoordinatorCore
 from penstock.runtime.layout import Layout
 from penstock.runtime.spec import QuerySpec
@@ -151,7 +159,7 @@ def a_task_commits_once_more_after_its_cut(patch: pytest.MonkeyPatch) -> None:
 
 def all_stages_are_cut_at_once(patch: pytest.MonkeyPatch) -> None:
     """Rows are on their way between stages then."""
-    patch.setattr(coordinator, "levels", lambda spec: [list(spec.running_stages)])
+    patch.setattr(flushing, "levels", lambda spec: [list(spec.running_stages)])
 
 
 def a_cut_of_another_run_counts(patch: pytest.MonkeyPatch) -> None:

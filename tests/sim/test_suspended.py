@@ -20,8 +20,11 @@ from test_rescaling import when_rescaled
 
 from penstock.log.records import Kind
 from penstock.protocol.names import TaskId
+from penstock.runtime.balancing import GIVEN_UP
 from penstock.runtime.control import Hello
+from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.coordinator_core import CoordinatorCore, Effect, Member
+from penstock.state.keys import VIRTUAL_NODES
 
 FIXED_SEEDS = 6
 SEEDS = fixed_seeds(FIXED_SEEDS)
@@ -135,6 +138,72 @@ def test_whoever_dies_at_any_step_of_it_the_query_comes_back(victim: str, worker
         suspend(victim, ms, workers=workers, replicas=int(workers > 1))
 
 
+def calm_swarm() -> Swarm:
+    """Two workers, and nothing that breaks by itself."""
+    return Swarm(entries=16, safety_ms=200, lanes=4, shape="window", mean_ms={Fault.RESCALE: 10**9})
+
+
+def is_cut(world: PipelineWorld) -> bool:
+    return any(entry.payload.startswith(b"cut ") for entry in world.log.entries)
+
+
+def end_all_at_a_cut(ms: float) -> PipelineWorld:
+    """All workers die as tasks are cut, just before none is wanted any more, and then three are."""
+    world = PipelineWorld(3, swarm=calm_swarm())
+    with world.open():
+        world.populate()
+        world.run_for(0.12)
+        driver = world.drivers[0]
+        driver.process.spawn(driver.rescale(1))
+        world.run_until(lambda: is_cut(world), LIVENESS_SECONDS_MAX)
+        world.run_for(ms / 1000)
+        for worker in [*driver.workers.values()]:
+            world.kill(worker.process)
+        driver.process.spawn(driver.rescale(0))
+        core = driver.coordinator.core
+        world.run_until(lambda: core.is_suspended and not core.members, LIVENESS_SECONDS_MAX)
+        before = written(world)
+        world.run_for(0.2)
+        assert written(world) == before, "a query without workers has written something"
+        driver.process.spawn(driver.rescale(3))
+        world.run_until(when_rescaled(driver, 3), LIVENESS_SECONDS_MAX)
+        world.catch_up()
+        world.stop()
+        check_all(world, Evidence(world))
+    return world
+
+
+@pytest.mark.parametrize("ms", [0, 2])
+def test_it_is_suspended_though_tasks_that_are_cut_have_lost_their_workers(ms: float) -> None:
+    end_all_at_a_cut(ms)
+
+
+def test_virtual_nodes_that_were_to_move_stay_when_it_is_suspended() -> None:
+    world = PipelineWorld(3, swarm=calm_swarm())
+    with world.open():
+        world.populate()
+        world.run_for(0.12)
+        driver = world.drivers[0]
+        coordinator, core = driver.coordinator, driver.coordinator.core
+        world.run_until(lambda: core.is_settled, LIVENESS_SECONDS_MAX)
+
+        async def balance_and_suspend() -> None:
+            hot = tuple(90.0 if node in (0, 2, 4, 6) else 1.0 for node in range(VIRTUAL_NODES))
+            await driver.balance(dict.fromkeys(coordinator.spec.running_stages, hot))
+            assert coordinator._tell_more()["balance"]["isUnderWay"]
+            await driver.rescale(0)
+
+        driver.process.spawn(balance_and_suspend())
+        world.run_until(lambda: core.is_suspended and not core.members, LIVENESS_SECONDS_MAX)
+        told = coordinator._tell_more()["balance"]
+        assert not told["isUnderWay"] and told["told"] == GIVEN_UP
+        driver.process.spawn(driver.rescale(2))
+        world.run_until(when_rescaled(driver, 2), LIVENESS_SECONDS_MAX)
+        world.catch_up()
+        world.stop()
+        check_all(world, Evidence(world))
+
+
 def workers_are_not_told_to_leave(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CoordinatorCore, "_let_go", lambda self: [])
 
@@ -172,6 +241,13 @@ def a_suspended_query_gives_work_to_who_comes(patch: pytest.MonkeyPatch) -> None
     patch.setattr(CoordinatorCore, "_staying", staying)
 
 
+def a_cut_waits_for_workers_that_nobody_starts(patch: pytest.MonkeyPatch) -> None:
+    async def look(self: Coordinator) -> None:
+        """It is suspended when the cut is over."""
+
+    patch.setattr(Coordinator, "_look_at_cut", look)
+
+
 MUTANTS = [
     Mutant(apply.__name__.replace("_", " "), apply, "marker")
     for apply in (
@@ -179,6 +255,7 @@ MUTANTS = [
         who_says_hello_to_a_suspended_query_stays,
         a_task_of_a_suspended_query_keeps_its_place,
         a_suspended_query_gives_work_to_who_comes,
+        a_cut_waits_for_workers_that_nobody_starts,
     )
 ]
 
@@ -191,6 +268,7 @@ def test_the_world_catches(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def suspend_at_every_step() -> None:
+    end_all_at_a_cut(0)
     for ms in STEPS:
         for victim in ("nobody", "newcomer"):
             suspend(victim, ms)

@@ -110,7 +110,7 @@ handover = _add(
     "How long a large state pauses when it moves, is lost, or is rescaled (needs Java).",
     quick="A minute",
     disk="about 4 GB",
-    takes=f"About half an hour; with --keys 1000000 --rounds 2 --rescales 1 six minutes{_ALONE}",
+    takes=f"About 40 minutes; with --keys 1000000 --rounds 2 --rescales 1 eight{_ALONE}",
 )
 for _name, _help in (
     ("keys", "Keys of the state; give it again for more sizes."),
@@ -120,6 +120,9 @@ for _name, _help in (
     click.option(
         f"--{_name}", type=click.IntRange(1), multiple=_name == "keys", default=None, help=_help
     )(handover)
+click.option(
+    "--loaded", is_flag=True, help="New workers have loaded what they need, as with penstock.tuned."
+)(handover)
 _add(
     "connector",
     "Streams as a source and a sink of Spark's own engine, beside Spark's own (needs Java).",

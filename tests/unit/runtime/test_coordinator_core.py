@@ -484,8 +484,8 @@ def test_the_workers_of_the_next_tasks_make_ready_for_them() -> None:
     assert core.prepared == (0, 2)
     core.on_message(Beat("a", {}, {}, {"q.1/0/2": READY, "q.1/0/3": READY}))
     assert core.prepared == (1, 2), "the other one is not its to speak of"
-    core.on_message(Beat("b", {}, {}, {"q.1/0/3": READY}))
-    assert core.prepared == (2, 2)
+    core.on_message(Beat("b", {}, {}, {"q.1/0/3": {**READY, "state_rows": 70}}))
+    assert core.prepared == (2, 2) and core.prepared_rows == 70
     core.wanted = 2
     assert core.succeed(NEXT, {"version": 1}) == [Claim(tuple(NEXT))]
     core.on_message(Beat("a"))
