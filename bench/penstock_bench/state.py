@@ -7,7 +7,8 @@ then one of a hundred is changed at a time, in small batches, with a checkpoint 
 pause   the longest time for which the task's event loop stood still while a checkpoint was made;
         beside it the longest while none was: what its own work, and the machine, take anyway
 bytes   what a checkpoint of one changed key of a hundred writes, over what the whole state is in
-        the same files; and, over all turns, bytes written per byte of increments (compaction)
+        the same files; and, over the fill and all turns, bytes written per byte of increments: a
+        merge of all files falls into the turns of one run in two, and the fill has a share in it
 resume  a new instance, from its claim until it reads on; also with few keys. Beside it its first
         commit, of random keys, and how long until all rows of the checkpoint are in memory
 memory  rows at random beside RocksDB, and a state larger than its bound (state_memory.py)
@@ -94,6 +95,8 @@ class StateFigures:
     state_rows: int = 0
     #: Of all files that a restore reads, in one copy, once the keys were filled in.
     whole_bytes: int = 0
+    #: Written while the keys were filled in.
+    fill_bytes: int = 0
     #: Written in each turn, both copies and the manifest.
     turn_bytes: list[int] = field(default_factory=list)
     turn_keys: int = 0
@@ -145,7 +148,11 @@ def judge(
     detail = f"{longest:.1f} ms, without {usual:.1f} ms, {plan.keys:,} keys"
     wrote = f"{median / 1e6:.2f} MB of {whole / 1e6:.1f} MB, median of {len(found.turn_bytes)}"
     mean = statistics.fmean(found.turn_bytes)
-    spread = f"{mean / 1e6:.2f} MB a turn, {least / 1e6:.2f} MB where nothing was merged"
+    written = found.fill_bytes + sum(found.turn_bytes)
+    spread = (
+        f"{written / 1e6:.0f} MB; {mean / 1e6:.2f} MB a turn, {least / 1e6:.2f} MB where nothing "
+        "was merged"
+    )
     rows = f"{found.resumed_rows:,} rows of {found.state_rows:,}"
     resumes = (
         f"{found.resume_ms:.0f} ms, with {plan.few_keys:,} keys {of_few.resume_ms:.0f} ms; first "
@@ -154,7 +161,14 @@ def judge(
     for check in (
         Check("checkpoint_pause", longest, PAUSE_MS_BAR, "at most", "ms", detail),
         Check("one_percent_writes", median / whole, SHARE_BAR, "at most", "x", wrote),
-        Check("write_amplification", mean / least, AMPLIFICATION_BAR, "at most", "x", spread),
+        Check(
+            "write_amplification",
+            written / (whole + len(found.turn_bytes) * least),
+            AMPLIFICATION_BAR,
+            "at most",
+            "x",
+            spread,
+        ),
         Check("restore_reads", found.restore_bytes / found.whole_bytes, 2.1, "at most", "x"),
         Check("resume", found.resume_ms, RESUME_MS_BAR, "at most", "ms", resumes),
         Check(
@@ -285,6 +299,7 @@ async def _measure(
             await caught_up(log, task)
             found.state_rows = task.report()["state_rows"]
             found.whole_bytes = sum(line.bytes for line in _files(task, host))
+            found.fill_bytes = host.folder.bytes
             assert task.checkpointer is not None
             gc.collect()
             gc.freeze()  # as workers do: collections need not look at all that is there

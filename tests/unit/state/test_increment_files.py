@@ -94,6 +94,23 @@ def _some(random: Random) -> list[Any]:
     ]
 
 
+@pytest.mark.parametrize("first", [[1.0], [0.7, 0.3], [0.55, 0.45], [0.5, 0.45, 0.05]])
+def test_merging_writes_each_byte_a_few_times_in_the_long_run(first: list[float]) -> None:
+    """Increments of a hundredth of the keys each, at random, to a state of 128 MB."""
+    whole, share = 128_000_000, 0.01
+    chain = [(int(part * whole), 0) for part in first]  # bytes, and increments in it
+    written = 0
+    for _ in range(400):
+        sizes = [*(size for size, _ in chain), int(whole * share)]
+        start = plan_merge(sizes)
+        merged = 1 + sum(count for _, count in chain[start:])
+        size = whole if start == 0 else int(whole * (1 - (1 - share) ** merged))
+        written += size
+        chain = [*chain[:start], (size, 0 if start == 0 else merged)]
+        assert sum(size for size, _ in chain) <= 2.1 * whole and len(chain) < 20
+    assert written / (400 * whole * share) < 6
+
+
 @settings(max_examples=60, deadline=None)
 @given(histories=st.lists(ACTIONS, min_size=1, max_size=9))
 def test_every_checkpoint_is_the_state_of_its_marker(histories: list[Any]) -> None:
