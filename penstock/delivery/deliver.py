@@ -417,12 +417,17 @@ class Delivery:
         self._log = log
         self._thread = thread
         self._given = given
+        self._resharded: RegisteredDelivery | None = None
         self._pid = os.getpid()
         atexit.register(self.stop)
 
     @property
     def _registered(self) -> RegisteredDelivery:
-        return self._thread.player.delivery
+        """As the player knows it, or as it was changed here, which the player may not have read."""
+        played, resharded = self._thread.player.delivery, self._resharded
+        if resharded is None or resharded.epoch <= played.epoch:
+            return played
+        return resharded
 
     @property
     def name(self) -> str:
@@ -527,7 +532,9 @@ class Delivery:
         # Before it is registered: the player looks here when it sees that. After an error, too: it
         # may be registered all the same.
         self._given.targets.update(new)
-        return reshard(self._log.client, self.name, wanted, epoch=registered.epoch)
+        done = reshard(self._log.client, self.name, wanted, epoch=registered.epoch)
+        self._resharded = done.delivery
+        return done
 
     def exception(self) -> PenstockError | None:
         """What ended the delivery, or stopped one of its targets, if anything did."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -85,6 +86,19 @@ def test_rows_move_while_it_runs(
         result.commit()
         again.processAllAvailable(60)
         check(own_log, result, tmp_path, keyed=keyed)
+
+
+def test_targets_are_changed_twice_before_the_player_has_read_of_the_first_change(
+    own_log: penstock.Log, result: ChangingResult, tmp_path: Path
+) -> None:
+    with start(own_log, uris(tmp_path, "a", "b")) as delivery:
+        delivery.processAllAvailable(60)
+        delivery._thread._loop.call_soon_threadsafe(time.sleep, 0.5)
+        delivery.reshard(uris(tmp_path, "b", "c"))
+        delivery.reshard(uris(tmp_path, "c", "a"))
+        result.commit()
+        delivery.processAllAvailable(60)
+        check(own_log, result, tmp_path, keyed=True)
 
 
 def test_rows_move_out_of_the_image_where_their_history_was_trimmed(
