@@ -91,7 +91,15 @@ class StateCopy(Generic[T]):
         marker = None if last is None else decode_marker(last.payload)
         if marker is not None:
             check_marker(marker, self.core.task)
-        await self.follow(await self.load(marker), on_step=on_step)
+        await self.follow(await self._begin(last, marker), on_step=on_step)
+
+    async def _begin(self, last: Entry | None, marker: Marker | None) -> Lsn | None:
+        """Where it goes on from. A task without state, and without predecessors that had some, may
+        have run for days: there is nothing in what it has committed."""
+        if last is None or marker is None or marker.has_state:
+            return await self.load(marker)
+        self.reached = last.lsn
+        return last.lsn
 
     async def restore(self, last: Entry) -> None:
         """Up to the task's last marker."""

@@ -72,19 +72,8 @@ def test_fewer_rounds_and_other_sizes_may_be_asked_for(monkeypatch: pytest.Monke
         found |= {way: figures(way) for way in WAYS}
 
     monkeypatch.setattr(handover, "_measure_keys", measure)
-    options = [
-        "--keys",
-        "7",
-        "--keys",
-        "9",
-        "--rounds",
-        "2",
-        "--rescales",
-        "1",
-        "--loaded",
-        "--json",
-    ]
-    done = CliRunner().invoke(bench, ["handover", *options])
+    options = ["--keys", "7", "--keys", "9", "--rounds", "2", "--rescales", "1", "--loaded"]
+    done = CliRunner().invoke(bench, ["handover", "--json", *options])
     assert '"checks"' in done.output, done.output
     asked = {(plan.keys, plan.rounds, plan.rescales, plan.loaded) for plan in plans}
     assert asked == {((7, 9), 2, 1, True)}

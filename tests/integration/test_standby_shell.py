@@ -15,7 +15,7 @@ from penstock.errors import StaleInstance
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import endpoint
-from penstock.log.records import Kind, NewEntry
+from penstock.log.records import Entry, Kind, NewEntry
 from penstock.protocol.markers import Marker, Origin, decode_marker, encode_marker
 from penstock.protocol.names import TaskId
 from penstock.runtime import standby as module
@@ -116,6 +116,37 @@ async def test_a_copy_of_a_task_without_state_ends_when_the_task_begins(director
         await until(lambda: successor.resume_ms > 0)
         await until(lambda: standby._has_ended)
         assert not successor.is_from_standby
+
+
+async def test_a_copy_of_a_task_without_state_reads_nothing_of_what_the_task_has_done(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it has run: of each commit there is a marker."""
+    _, source, spec = make(directory, Settings())
+    async with at_work(directory, spec) as (client, tasks, _):
+        first = tasks[0]
+        for number in range(5):
+            await asyncio.to_thread(source.append, keys(number, number + 1))
+            await until(lambda number=number: first.core.stats.rows_in > number)
+        await until(lambda: tasks[-1].core.stats.rows_in == 5)
+        before = await client.read_last(first.task.marker_tag)
+        assert before is not None
+        applied: list[Lsn] = []
+        apply = StateCopy._apply
+
+        def note(self: StateCopy, entry: Entry) -> Marker | None:
+            applied.append(entry.lsn)
+            return apply(self, entry)
+
+        monkeypatch.setattr(StateCopy, "_apply", note)
+        standby = stand_by(client, spec, first.task)
+        try:
+            await until(lambda: standby.report()["is_ready"])
+            await asyncio.to_thread(source.append, keys(5, 6))
+            await until(lambda: bool(applied))
+            assert min(applied) > before.lsn
+        finally:
+            standby.close()
 
 
 async def test_a_copy_ends_with_a_task_that_could_not_be_opened(directory: Path) -> None:

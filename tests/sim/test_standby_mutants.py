@@ -5,6 +5,7 @@ Mistakes in what a copy holds, when it may take over, and as whom.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,6 +71,16 @@ def a_copy_replays_what_its_checkpoint_holds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StateCopy, "load", load)
 
 
+def a_copy_begins_at_the_last_marker_of_a_task_with_state(patch: pytest.MonkeyPatch) -> None:
+    original = StateCopy._begin
+
+    async def begin(self: StateCopy, last: Entry | None, marker: Marker | None) -> Lsn | None:
+        stateless = None if marker is None else replace(marker, has_state=False)
+        return await original(self, last, stateless)
+
+    patch.setattr(StateCopy, "_begin", begin)
+
+
 def a_copy_goes_on_as_nobody(patch: pytest.MonkeyPatch) -> None:
     """Its markers say that another instance made them."""
     original = Task._restore
@@ -104,6 +115,7 @@ MUTANTS = [
         a_copy_takes_changes_that_no_marker_names,
         a_copy_misses_the_changes_of_its_first_marker,
         a_copy_replays_what_its_checkpoint_holds,
+        a_copy_begins_at_the_last_marker_of_a_task_with_state,
         a_copy_goes_on_as_nobody,
         a_task_that_yielded_is_not_claimed,
     )
