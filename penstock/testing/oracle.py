@@ -14,8 +14,7 @@ import math
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from operator import methodcaller
@@ -33,8 +32,6 @@ Frames = Mapping[str, Any]
 Build = Callable[[Frames], Any]
 #: Sums of floating point numbers depend on the order of addition, in Spark as here.
 _RELATIVE = 1e-9
-_EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
-_EARLY = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +57,12 @@ def run_spark(
         for name, table in tables.items()
     }
     try:
-        with _as_from_a_source(spark):
-            return fetch(build(frames))
+        return fetch(build(frames))
     except PySparkException as error:
         condition = error.getCondition()
         if condition is None:
             raise
         return Failed(condition.split(".")[0])
-
-
-@contextmanager
-def _as_from_a_source(spark: Any) -> Iterator[None]:
-    """Rows of Python are read as those of a file or a stream are. Else Spark computes with them
-    while it optimizes, before it has put a filter in front of what cannot be computed."""
-    before = spark.conf.get(_EXCLUDED_RULES, "")
-    spark.conf.set(_EXCLUDED_RULES, ",".join(filter(None, [before, _EARLY])))
-    try:
-        yield
-    finally:
-        if before:
-            spark.conf.set(_EXCLUDED_RULES, before)
-        else:
-            spark.conf.unset(_EXCLUDED_RULES)
 
 
 @cache

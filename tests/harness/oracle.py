@@ -66,6 +66,20 @@ def ask_spark(
     return ANSWERS.answer(spark, frame, tables, lambda: run_spark(spark, build, tables, fetch))
 
 
+def arrow_as_from_a_source(frame: Any) -> pa.Table:
+    """The rows of a DataFrame over rows of Python, read as those of a file or a stream are.
+
+    Else Spark computes with them while it optimizes, before it has put a filter in front of what
+    cannot be computed. (In return, an error of Java's own has no name of its own.)
+    """
+    rule = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
+    frame.sparkSession.conf.set("spark.sql.optimizer.excludedRules", rule)
+    try:
+        return frame.toArrow()
+    finally:
+        frame.sparkSession.conf.unset("spark.sql.optimizer.excludedRules")
+
+
 def assert_same(
     spark: Any,
     build: Build,

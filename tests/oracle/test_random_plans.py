@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from harness.oracle import ask_spark
+from harness.oracle import arrow_as_from_a_source, ask_spark
 from harness.soak import fresh_seeds
 from hypothesis import given, seed, settings
 from plan_functions import register
@@ -38,7 +38,7 @@ def check(spark: Any, case: Case, seen: set[str]) -> None:
         text = explain(planned.query)
         if text in seen:
             return
-        expected = ask_spark(spark, build, tables, frame=frame)
+        expected = ask_spark(spark, build, tables, arrow_as_from_a_source, frame=frame)
         actual = run_ours(planned, tables, random.Random(case.seed))
     finally:
         spark.conf.unset("spark.sql.ansi.enabled")
