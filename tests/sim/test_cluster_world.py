@@ -97,6 +97,11 @@ def test_who_waits_for_a_log_that_a_stopping_proxy_opens_is_told_so() -> None:
     new_campaign("P2").make(233).run()
 
 
+def test_a_map_that_nobody_waits_for_any_more_may_fail_to_load() -> None:
+    """Its error was nobody's."""
+    new_campaign("P6").make(200253).run()
+
+
 def test_the_trace_depends_on_nothing_but_the_seed() -> None:
     check_world_traces(ClusterWorld, 4)
 

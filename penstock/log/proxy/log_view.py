@@ -16,6 +16,7 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -248,8 +249,13 @@ class LogView:
         if task is None:
             task = asyncio.get_running_loop().create_task(self._load(segment))
             self._loading[segment.id] = task
-            task.add_done_callback(lambda _: self._loading.pop(segment.id, None))
+            task.add_done_callback(partial(self._loaded, segment))
         await asyncio.shield(task)
+
+    def _loaded(self, segment: Segment, task: asyncio.Task[None]) -> None:
+        self._loading.pop(segment.id, None)
+        if not task.cancelled():
+            task.exception()  # whoever waits was told; nobody may wait any more
 
     async def _load(self, segment: Segment) -> None:
         if not segment.sealed:
