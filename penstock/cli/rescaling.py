@@ -14,9 +14,9 @@ def is_rescaled(progress: dict[str, Any], workers: int) -> bool:
 
 
 def way_so_far(progress: dict[str, Any]) -> tuple[object, ...]:
-    """What changes while it comes closer. What tasks commit counts only while they are to end:
-    that workers are missing, for which Spark has no cores, is no progress, however much the tasks
-    do."""
+    """What is new while it comes closer; workers that go and come again bring nothing new. What
+    tasks commit counts only while they are to end: that workers are missing, for which Spark has no
+    cores, is no progress, however much the tasks do."""
     rescaling = progress.get("rescaling")
     tasks = progress["tasks"]
     layout = progress.get("layout", {}).get("version", 0)
