@@ -257,7 +257,8 @@ def rescale(
     go on from there, with the state. With 0 it is suspended: all commit what they have and leave,
     so that it holds no core. It stays registered, its driver lives, and it goes on with its state
     when it is rescaled again. While it waits, it says how far the query is. Exit code 3 if its
-    driver refuses so many and says why, 5 if it comes no closer, or not in the time of --wait.
+    driver refuses so many and says why, or the query ends; 5 if it comes no closer, or not in the
+    time of --wait.
 
     \b
     Examples:

@@ -170,23 +170,34 @@ def wait_for_workers(
 ) -> dict[str, Any] | None:
     """How the query stands once so many run its tasks; None: not within so many seconds.
 
-    Without a limit: for as long as it comes closer. `tell` is told in words how far it is.
+    Without a limit: for as long as it comes closer. `tell` is told in words how far it is. Raises
+    BadRequest once it has ended.
     """
     patience = _Patience(QUIET_SECONDS if seconds is None else seconds)
-    way: tuple[object, ...] | None = None
+    ways = set[tuple[object, ...]]()
     told = ""
     for progress in _reports(client, name, start, patience):
+        if progress.get("isActive") is False:
+            raise BadRequest(f"nothing to rescale any more: {_how_it_ended(name, progress)}")
         if is_rescaled(progress, workers):
             version, tasks = progress.get("layout", {}).get("version", 0), progress["tasks"]
             return {"name": name, "workers": workers, "tasks": len(tasks), "layout": version}
-        before, way = way, way_so_far(progress)
-        if seconds is None and way != before:
+        way = way_so_far(progress)
+        if seconds is None and way not in ways:
             patience.renew()
+        ways.add(way)
         words = rescaling_words(progress, workers)
         if words != told:
             tell(words)
         told = words
     return None
+
+
+def _how_it_ended(name: str, progress: dict[str, Any]) -> str:
+    if exception := progress.get("exception"):
+        why = str(exception).splitlines()[0]  # a traceback may follow
+        return f"query {name} failed meanwhile: {why}"
+    return f"query {name} was stopped meanwhile; penstock.start runs it again"
 
 
 def wait_for_balance(

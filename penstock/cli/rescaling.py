@@ -14,9 +14,9 @@ def is_rescaled(progress: dict[str, Any], workers: int) -> bool:
 
 
 def way_so_far(progress: dict[str, Any]) -> tuple[object, ...]:
-    """What changes while it comes closer. What tasks commit counts only while they are to end:
-    that workers are missing, for which Spark has no cores, is no progress, however much the tasks
-    do."""
+    """What is new while it comes closer; workers that go and come again bring nothing new. What
+    tasks commit counts only while they are to end: that workers are missing, for which Spark has no
+    cores, is no progress, however much the tasks do."""
     rescaling = progress.get("rescaling")
     tasks = progress["tasks"]
     layout = progress.get("layout", {}).get("version", 0)
@@ -28,17 +28,19 @@ def rescaling_words(progress: dict[str, Any], workers: int) -> str:
     """What it waits for."""
     rescaling, there = progress.get("rescaling"), progress["workers"]
     if not workers:
-        return f"its tasks commit what they have, and {there} workers leave"
+        return f"its tasks commit what they have; workers that are still to leave: {there}"
     waiting = progress.get("cores", {}).get("waiting")
     if there < workers:
         return f"{there} of {workers} workers are there{f': {waiting}' if waiting else ''}"
     if rescaling is None:
         text = f"{_running(progress)} of {len(progress['tasks'])} tasks run"
-        return text if there == workers else f"{text}, and {there - workers} workers are to leave"
+        leaving = there - workers
+        return f"{text}; workers that are still to leave: {leaving}" if leaving else text
     ready, copied = rescaling.get("ready", 0), rescaling.get("copied", 0)
     if ready < copied:
-        rows = rescaling.get("rows", 0)
-        return f"copies of the state are made: {ready} of {copied} are ready, with {rows:,} rows"
+        rows = rescaling.get("rows")  # a driver of before does not say
+        size = "" if rows is None else f", with {rows:,} rows"
+        return f"copies of the state are made: {ready} of {copied} are ready{size}"
     return "its tasks read what stood in the log, and end there"
 
 

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from operator import index
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -20,6 +21,7 @@ import pyarrow as pa
 from penstock.delivery.api import Shard, Target
 from penstock.delivery.host import Tell
 from penstock.delivery.messages import Ack, Apply, At, Bye, Failure, Hello, ToTarget, batch_of
+from penstock.ids import Lsn
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +103,15 @@ class LocalHost:
         await asyncio.gather(*(one.close() for one in self._targets.values()))
 
 
+def _position(method: str, answer: Any) -> Lsn:
+    """What a target answers is its own affair; what goes into acks and the log is a number."""
+    try:
+        return Lsn(index(answer))
+    except TypeError:
+        kind = type(answer).__name__
+        raise TypeError(f"{method} answered a {kind}: return the position, a number") from None
+
+
 class _LocalTarget:
     def __init__(self, target: Target, shard: Shard, empty: pa.RecordBatch) -> None:
         self._target = target
@@ -119,7 +130,7 @@ class _LocalTarget:
                 match message:
                     case Hello():
                         await self._let_go()
-                        position = await self._call(self._target.open, self._shard, message.term)
+                        position = await self._call(self._open, message.term)
                         self._connection = message.connection
                         tell(At(message.shard, message.connection, position))
                     case Apply() if message.connection == self._connection:
@@ -133,8 +144,11 @@ class _LocalTarget:
                 self._connection = 0
                 tell(Failure(message.shard, message.connection, error))
 
-    def _apply(self, message: Apply) -> Any:
-        return self._target.apply(batch_of(message, self._empty))
+    def _open(self, term: int) -> Lsn:
+        return _position("open", self._target.open(self._shard, term))
+
+    def _apply(self, message: Apply) -> Lsn:
+        return _position("apply", self._target.apply(batch_of(message, self._empty)))
 
     async def _let_go(self) -> None:
         self._connection = 0

@@ -29,7 +29,7 @@ from penstock.protocol.deliveries import (
 from penstock.protocol.images import Image, decode_image, image_key
 from penstock.protocol.names import deliver_key
 from penstock.protocol.shards import CUTS_MAX, next_route
-from penstock.protocol.trims import TRIM_KEY, decode_trim
+from penstock.protocol.trims import TRIM_KEY, told_trim
 from penstock.stream.registration import decode_registration, stream_key
 
 #: A shard that goes on, or the address of a new one.
@@ -127,9 +127,17 @@ async def _reshard(
         if epoch is not None and epoch != before.epoch:
             raise Refused(f"delivery {name} was given other targets meanwhile: look, and try again")
         try:
-            await try_reshard(log, before, value.data, wanted)
+            base = await try_reshard(log, before, value.data, wanted)
         except GuardFailed:
             continue  # another was faster, or the query made another image, or somebody trims
+        trim_point = (await log.bounds()).trim_point
+        if base is not None and trim_point > base:
+            # By hand, by age, or of a full log: such a trim tells nobody.
+            raise Trimmed(
+                f"delivery {name} has these targets now, but the log was trimmed at LSN "
+                f"{trim_point} meanwhile, and rows that are to move are below: if a target stops "
+                "for that, deliver anew, under another name into empty tables"
+            )
         value = await log.get(deliver_key(name))
         if value is None:
             raise NotFound(f"delivery {name} was removed meanwhile")
@@ -139,17 +147,18 @@ async def _reshard(
 
 async def try_reshard(
     log: AsyncLog, before: RegisteredDelivery, registered: bytes, wanted: Sequence[Wanted]
-) -> None:
-    """One append; `registered` is what `before` was read from.
+) -> Lsn | None:
+    """One append; `registered` is what `before` was read from. From where on the log is needed for
+    rows that move; None: none do.
 
     Raises GuardFailed if something that it was planned from is not so any more.
     """
     key = deliver_key(before.name)
     guards = [Guard(key, registered)]
-    image = None
+    image, base = None, None
     if await _moves_rows(log, before):
         told = await _data(log, TRIM_KEY)
-        image = await _find_base(log, before, told)
+        image, base = await _find_base(log, before, told)
         # No trim takes what is read at the cut: who tells of one after this append sees the cut
         # before it trims, and if one is told before it, the guard fails.
         guards.append(Guard(TRIM_KEY, told))
@@ -159,6 +168,7 @@ async def try_reshard(
         guards.append(Guard(image_key(before.query), image))
     planned = plan_reshard(before, wanted, image=None if image is None else image.decode())
     await log.append([], guards=guards, sets=[SetKey(key, encode_delivery(planned))])
+    return base
 
 
 async def _moves_rows(log: AsyncLog, delivery: RegisteredDelivery) -> bool:
@@ -180,19 +190,21 @@ async def _moves_rows(log: AsyncLog, delivery: RegisteredDelivery) -> bool:
 
 async def _find_base(
     log: AsyncLog, delivery: RegisteredDelivery, told: bytes | None
-) -> bytes | None:
-    """The image from which rows that move are read, if there is one. Raises Trimmed."""
-    trim_point = max((await log.bounds()).trim_point, decode_trim(told))
+) -> tuple[bytes | None, Lsn]:
+    """The image from which rows that move are read, if there is one; and from where on the log is
+    needed for that. Raises Trimmed."""
+    bounds = await log.bounds()
+    trim_point = max(bounds.trim_point, told_trim(told, bounds.tail))
     found, image = await _find_image(log, delivery)
     if image is not None and image.position >= trim_point:
-        return found
+        return found, Lsn(image.position)
     if delivery.start < trim_point:
         raise Trimmed(
             f"rows of delivery {delivery.name} below LSN {trim_point} were trimmed from the log, "
             "and those that are to move could not be read: deliver anew, under another name into "
             "empty tables"
         )
-    return None
+    return None, Lsn(delivery.start)
 
 
 async def _find_image(

@@ -5,7 +5,8 @@ in the log first, and then looks once more at who needs what. Who needs older ro
 so in an append that asks that no further trim was told (a guard on the key). Whichever of the two
 comes first, the other one sees it.
 
-Owns the JSON under `trim` (docs/formats.md). Law: it only grows. Law: decode(encode(x)) equals x;
+Owns the JSON under `trim` (docs/formats.md). Law: it only grows; but nobody trims beyond the end of
+the log, so who told of that made a mistake, and is passed over. Law: decode(encode(x)) equals x;
 anything else raises BadFormat.
 """
 
@@ -37,5 +38,14 @@ def decode_trim(data: bytes | None) -> Lsn:
         if type(lsn) is not int or lsn < 0:
             raise ValueError("no LSN")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadFormat("a trim was told in bytes that cannot be read") from error
+        raise BadFormat(
+            f"metadata key {TRIM_KEY}, up to where is trimmed, has bytes that cannot be read: "
+            "remove it, the next trim sets it again"
+        ) from error
     return Lsn(lsn)
+
+
+def told_trim(data: bytes | None, tail: Lsn) -> Lsn:
+    """The same, if it can be so in a log that ended at `tail` after it was read."""
+    lsn = decode_trim(data)
+    return lsn if lsn <= tail else Lsn(0)

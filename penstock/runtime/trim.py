@@ -36,7 +36,7 @@ from penstock.protocol.names import (
     layout_key,
 )
 from penstock.protocol.reservations import reserved_from
-from penstock.protocol.trims import TRIM_KEY, decode_trim, encode_trim
+from penstock.protocol.trims import TRIM_KEY, encode_trim, told_trim
 from penstock.runtime.commit_protocol import MARKERS, CommitProtocol
 from penstock.runtime.layout import Layout, first_layout, read_layout
 from penstock.runtime.registry import RegisteredQuery, decode_query
@@ -197,7 +197,7 @@ async def _tell(log: AsyncLog, point: Lsn) -> None:
     while True:
         value = await log.get(TRIM_KEY)
         told = None if value is None else value.data
-        if decode_trim(told) >= point:
+        if told_trim(told, (await log.bounds()).tail) >= point:
             return
         try:
             await log.compare_and_set(TRIM_KEY, expected=told, value=encode_trim(point))

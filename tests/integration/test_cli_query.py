@@ -322,6 +322,40 @@ def test_a_rescale_that_comes_no_closer_is_not_waited_for(
     assert "(2 of 4 workers are there: no core is free)" in failed.stderr
 
 
+def test_workers_that_come_and_go_are_no_progress(
+    log: penstock.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that dies whenever it has begun."""
+    monkeypatch.setattr(query_facts, "QUIET_SECONDS", 0.7)
+    pulse(log, rescaled(2))
+
+    def go_on() -> None:
+        for number in range(12):
+            pulse(log, rescaled(4, workers=3 + number % 2, rescaling={"workers": 4}))
+            time.sleep(0.2)
+        pulse(log, rescaled(4))
+
+    thread = answer(log, Rescale, go_on)
+    failed = run(log, "query", "rescale", "q", "--workers", "4")
+    thread.join()
+    assert failed.exit_code == 5
+    assert "no closer to it" in failed.stderr
+
+
+@pytest.mark.parametrize("exception", [None, "its input is broken"])
+def test_a_rescale_ends_when_the_query_does(log: penstock.Log, exception: str | None) -> None:
+    pulse(log, rescaled(2))
+    last = rescaled(4, workers=2, isActive=False, exception=exception)
+    thread = answer(log, Rescale, lambda: pulse(log, last))
+    began = time.monotonic()
+    failed = run(log, "query", "rescale", "q", "--workers", "4", "--wait", "8")
+    thread.join()
+    assert time.monotonic() - began < 6, "it is not waited for"
+    assert failed.exit_code == 3
+    assert f"query q {'failed' if exception else 'was stopped'}" in failed.stderr
+    assert (exception or "penstock.start") in failed.stderr
+
+
 def test_rescale_to_no_workers_says_that_the_query_is_suspended(log: penstock.Log) -> None:
     pulse(log, rescaled(2))
     suspended = {"at": "2026-01-01T00:00:00.000Z", "resume": "penstock query rescale q --workers N"}

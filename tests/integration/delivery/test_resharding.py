@@ -22,9 +22,13 @@ from penstock.delivery.deliver import Delivery, ResultOf
 from penstock.delivery.registration import list_deliveries
 from penstock.delivery.resharding import reshard
 from penstock.errors import BadRequest, PlanChanged, Refused, Trimmed
+from penstock.ids import Lsn
+from penstock.log.client.client import AsyncLog
 from penstock.log.core.rights import allow_caveat
 from penstock.log.serving.directory import read_token
 from penstock.protocol.deliveries import RegisteredDelivery
+from penstock.protocol.trims import TRIM_KEY, decode_trim, encode_trim
+from penstock.runtime import trim
 from penstock.runtime.trim import trim_consumed
 from penstock.wire.token import make_token
 
@@ -118,6 +122,37 @@ def test_rows_move_out_of_the_image_where_their_history_was_trimmed(
     with start(own_log, uris(tmp_path, "b", "c", "d")) as delivery:
         delivery.processAllAvailable(60)
         check(own_log, result, tmp_path, keyed=True)
+
+
+def test_a_trim_that_was_told_by_mistake_holds_nobody_up(
+    own_log: penstock.Log, result: ChangingResult, tmp_path: Path
+) -> None:
+    """It would be beyond the end of the log. The next one sets it right."""
+    with start(own_log, uris(tmp_path, "a")) as delivery:
+        own_log.client.compare_and_set(TRIM_KEY, expected=None, value=encode_trim(Lsn(10**15)))
+        delivery.reshard(uris(tmp_path, "a", "b"))
+        delivery.processAllAvailable(60)
+        check(own_log, result, tmp_path, keyed=True)
+    own_log.client.run(lambda log: trim._tell(log, Lsn(1)))
+    told = own_log.client.get(TRIM_KEY)
+    assert told is not None and decode_trim(told.data) == 1
+
+
+def test_a_trim_by_hand_that_takes_what_is_to_move_is_told(
+    own_log: penstock.Log, tmp_path: Path, result: ChangingResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks nobody, and comes between the plan and the cut."""
+    append = AsyncLog.append
+
+    async def trim_before(log: AsyncLog, *rest: Any, **more: Any) -> Any:
+        await log.trim((await log.bounds()).tail)
+        return await append(log, *rest, **more)
+
+    with start(own_log, uris(tmp_path, "a")) as delivery:
+        delivery.processAllAvailable(60)
+        monkeypatch.setattr(AsyncLog, "append", trim_before)
+        with pytest.raises(Trimmed, match="meanwhile"):
+            delivery.reshard(uris(tmp_path, "a", "b"))
 
 
 @pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "multiset"])

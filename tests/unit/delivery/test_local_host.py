@@ -6,7 +6,9 @@ import asyncio
 import threading
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pytest
 from harness.delivery_targets import MemoryTarget
 from harness.waiting import until
 
@@ -150,3 +152,40 @@ async def test_whatever_a_target_raises_is_an_answer() -> None:
     assert "Panic" in str(failure.error)
     assert answers[2:] == [At(0, 2, Lsn(3)), Ack(0, 2, Lsn(4))]
     await made.close()
+
+
+class Answering(MemoryTarget):
+    """Answers anything, as targets of users may."""
+
+    def __init__(self, opened: Any, applied: Any) -> None:
+        super().__init__()
+        self.answers = opened, applied
+
+    def open(self, shard: Shard, term: int) -> Any:
+        return self.answers[0]
+
+    def apply(self, batch: Batch) -> Any:
+        return self.answers[1]
+
+
+@pytest.mark.parametrize("answer", [None, "4", 4.0, np.array([4, 4])], ids=lambda one: str(one))
+async def test_an_answer_that_is_no_position_is_the_targets_failure(answer: Any) -> None:
+    """What it is compared with, and what it is written to, would fail for all others as well."""
+    target = Answering(answer, None)
+    local, answers = host(target)
+    local.send([Hello(0, 1, 1)])
+    await until(lambda: len(answers) == 1)
+    target.answers = np.int64(3), answer
+    local.send([Hello(0, 2, 1), move(0, 2, 3, 4)])
+    await until(lambda: len(answers) == 3)
+    target.answers = 3, np.int64(4)
+    local.send([Hello(0, 3, 1), move(0, 3, 3, 4)])
+    await until(lambda: len(answers) == 5)
+    await local.close()
+
+    kinds = [type(one) for one in answers]
+    assert kinds == [Failure, At, Failure, At, Ack]
+    assert isinstance(answers[1], At) and type(answers[1].position) is int
+    assert isinstance(answers[4], Ack) and type(answers[4].position) is int
+    assert isinstance(answers[2], Failure)
+    assert "return the position" in str(answers[2].error)

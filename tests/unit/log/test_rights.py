@@ -94,6 +94,18 @@ def test_a_stream_is_made_once_and_changed_by_nobody() -> None:
     assert rights.refuse(changed.message, changed.group) is not None
 
 
+@pytest.mark.parametrize("right", ["append:bids", "read:bids", "run:hot", "deliver:shop"])
+def test_who_uses_the_log_sees_how_far_is_trimmed_and_never_says_so(right: str) -> None:
+    rights = read_rights(Chain(ID, (allow_caveat([right]),)))
+    said = append("", sets("trim"))
+
+    assert rights.refuse(m.GetMetadata("trim", exact=True)) is None
+    assert rights.refuse(said.message, said.group) == (
+        f"it may not set metadata key trim: the token allows {right}"
+    )
+    assert read_rights(Chain(ID, (allow_caveat(["metrics"]),))).shows_key("trim") is False
+
+
 def test_a_producer_of_one_stream_does_not_write_another() -> None:
     rights = read_rights(Chain(ID, ("allow=append:bids append:trades",)))
     crossed = append("", entry(Kind.DATA, "s/trades"), producer="bids/till")

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import BadFormat
 from penstock.ids import Lsn
-from penstock.protocol.trims import decode_trim, encode_trim
+from penstock.protocol.trims import decode_trim, encode_trim, told_trim
 
 
 def test_a_trim_is_read_as_it_was_told() -> None:
@@ -25,3 +25,8 @@ def test_other_bytes_are_no_trim(data: bytes) -> None:
 def test_one_of_a_newer_program_is_said_to_be_that() -> None:
     with pytest.raises(BadFormat, match="newer program"):
         decode_trim(b'{"format":2}')
+
+
+def test_nobody_trims_beyond_the_end_of_the_log() -> None:
+    assert told_trim(encode_trim(Lsn(77)), Lsn(77)) == 77
+    assert told_trim(encode_trim(Lsn(78)), Lsn(77)) == 0
