@@ -180,6 +180,9 @@ class Task:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
+        """With another core; which names no checkpoint before it has read those that are named."""
+        if self.checkpointer is not None:
+            self.checkpointer.close()
         self._began = self._now()
         self.core = self._make_core()
 
