@@ -313,6 +313,21 @@ def test_tables_that_are_asked_for_all_rows_and_keys_of_texts_do_not_wait() -> N
     assert list(state.tables_that_may_wait()) == ["by key"]
 
 
+def test_rows_that_are_brought_in_keep_the_bound_of_their_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A task without input makes no commit, which would look after it."""
+    room = make_room(ROOMS[1])
+    files, reference, _ = checkpointed(Random(3), room, SimFolder(), 1)
+    lazy = restored(Store(room, 1), files, reference, [])
+    looked: list[Room] = []
+    monkeypatch.setattr(type(room), "tidy", lambda self: looked.append(self))
+    ahead = Ahead(lazy)
+    while lazy.state.rows_unread():
+        ahead.step()
+    assert looked
+
+
 def test_rows_that_an_older_file_has_in_another_order_are_not_left_there() -> None:
     """Another version of this program may have placed them by other columns."""
     folder, room = SimFolder(), make_room(ROOMS[0])
