@@ -272,7 +272,7 @@ class Task:
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-        for loop in (committing, watching, reading, ticking, bringing):
+        for loop in (committing, watching, bringing, reading, ticking):
             if loop.done() and not loop.cancelled():
                 loop.result()
 
@@ -282,9 +282,13 @@ class Task:
 
     async def _bring_rows(self) -> None:
         """What was left in the files of the checkpoint."""
-        for table in self.core.state.tables_unread():
-            assert table.unread is not None
-            await self._bring_rows_of(table, table.unread)
+        try:
+            for table in self.core.state.tables_unread():
+                assert table.unread is not None
+                await self._bring_rows_of(table, table.unread)
+        except BaseException:
+            self._is_halting = True  # rows may be here in part: nothing is captured of them
+            raise
         await asyncio.Event().wait()
 
     async def _bring_rows_of(self, table: MemoryTable, unread: Unread) -> None:
