@@ -124,8 +124,11 @@ class Checkpointer:
         return self._due is not None and self._due.commit.frozen is not None
 
     def close(self) -> None:
+        """What is on its way will not be named."""
+        self._due = None
         if self._writing is not None:
             self._writing.cancel()
+            self._writing = None
 
     async def _write_all(self) -> None:
         while self._due is not None:

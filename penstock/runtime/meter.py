@@ -32,6 +32,7 @@ class Meter:
         self.is_running = False
         self._rests_in = WAITING
         self._at: _At = (clock(), WAITING, 0.0, 0.0, 0.0)
+        self._longest = 0.0
 
     def begin(self) -> None:
         self._turn(BUSY)
@@ -47,8 +48,15 @@ class Meter:
         self._rests_in = WAITING
         self._turn(WAITING)
 
+    def take_longest(self) -> float:
+        """Seconds that the longest step took of those since the last call."""
+        longest, self._longest = self._longest, 0.0
+        return longest
+
     def _turn(self, state: int) -> None:
         now = self._clock()
+        if self._at[1] == BUSY:
+            self._longest = max(self._longest, now - self._at[0])
         self._at = (now, state, *_spent(self._at, now))
 
     def report(self) -> dict[str, bool | float | None]:

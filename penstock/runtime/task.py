@@ -180,6 +180,9 @@ class Task:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
+        """With another core; which names no checkpoint before it has read those that are named."""
+        if self.checkpointer is not None:
+            self.checkpointer.close()
         self._began = self._now()
         self.core = self._make_core()
 
@@ -269,7 +272,7 @@ class Task:
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-        for loop in (committing, watching, reading, ticking, bringing):
+        for loop in (committing, watching, bringing, reading, ticking):
             if loop.done() and not loop.cancelled():
                 loop.result()
 
@@ -279,22 +282,36 @@ class Task:
 
     async def _bring_rows(self) -> None:
         """What was left in the files of the checkpoint."""
-        for table in self.core.state.tables_unread():
-            assert table.unread is not None
-            await self._bring_rows_of(table, table.unread)
+        try:
+            for table in self.core.state.tables_unread():
+                assert table.unread is not None
+                await self._bring_rows_of(table, table.unread)
+        except BaseException:
+            self._is_halting = True  # rows may be here in part: nothing is captured of them
+            raise
         await asyncio.Event().wait()
 
     async def _bring_rows_of(self, table: MemoryTable, unread: Unread) -> None:
-        """Read by a thread, one virtual node after the other, and brought in in turns."""
+        """Read by a thread, one virtual node after the other, and brought in in turns.
+
+        A turn is as long as the task's longest step since the last one: batches that read files
+        take long, and would take ever as long if there were but few rows between two of them.
+        """
         table.expect(unread, await asyncio.to_thread(table.make_places, unread))
         for node in unread.nodes:
             rows = await asyncio.to_thread(unread.read_node, node)
-            for first in range(0, 0 if rows is None else rows.num_rows, ROWS_BESIDE):
+            first, count = 0, 0 if rows is None else rows.num_rows
+            while first < count:
                 assert rows is not None
-                began = self._now()
+                began, seconds = self._now(), self.meter.take_longest()
                 self.meter.begin()
-                table.bring(unread, rows.slice(first, ROWS_BESIDE))
+                while first < count:
+                    table.bring(unread, rows.slice(first, ROWS_BESIDE))
+                    first += ROWS_BESIDE
+                    if self._now() - began >= seconds:
+                        break
                 self.meter.end()
+                self.meter.take_longest()  # that was this turn
                 await asyncio.sleep(self._now() - began)  # half of the time is for batches
             table.brought(unread, node)
 

@@ -339,12 +339,13 @@ class CheckpointStore:
         if sum(line.bytes for line in lines) < LAZY_BYTES_MIN:
             return self.load(reference)
         files = [_OpenIncrement(self, line) for line in lines]
-        parts = files[-1].parts
-        names = [name for name, part in wanted.items() if parts.get(name) == part]
-        if not all(file.is_searchable for file in files):
-            names = []
+        names = [
+            name
+            for name, part in wanted.items()
+            if all(file.is_searchable and file.parts.get(name) == part for file in files)
+        ]
         changes = [change for file in files for change in file.read_without(names)]
-        unread = {name: Unread(name, parts[name], files) for name in names}
+        unread = {name: Unread(name, wanted[name], files) for name in names}
         return Loaded(ref.marker_lsn, changes, unread)
 
     @property

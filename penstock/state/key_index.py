@@ -169,10 +169,10 @@ class WordIndex(_OfWords):
         return self._index.next
 
     def locate(self, keys: Sequence[pa.Array], rows: int) -> tuple[Slots, Mask]:
-        return self._index.locate(_to_words(keys, rows))
+        return self._index.locate(key_words(keys, rows))
 
     def find(self, keys: Sequence[pa.Array], rows: int) -> Slots:
-        return self._index.find(_to_words(keys, rows))
+        return self._index.find(key_words(keys, rows))
 
     def forget(self, slots: Slots) -> None:
         self._index.forget(slots)
@@ -199,7 +199,8 @@ def _bits(kind: pa.DataType) -> int:
     return 1 + (sum(_bits(field.type) for field in _fields(kind)) if pt.is_struct(kind) else 0)
 
 
-def _to_words(keys: Sequence[pa.Array], rows: int) -> npt.NDArray[np.int64]:
+def key_words(keys: Sequence[pa.Array], rows: int) -> npt.NDArray[np.int64]:
+    """Narrow keys as rows of words, equal exactly where the keys are."""
     words: list[npt.NDArray[np.int64]] = []
     nulls = np.zeros(rows, np.int64)
     bit = 0
@@ -218,7 +219,7 @@ def _to_words(keys: Sequence[pa.Array], rows: int) -> npt.NDArray[np.int64]:
 
 
 class _Reader:
-    """Columns out of words, in the order in which _to_words made them."""
+    """Columns out of words, in the order in which key_words made them."""
 
     def __init__(self, words: npt.NDArray[np.int64], nulls: npt.NDArray[np.int64]) -> None:
         self._words = iter(words)

@@ -205,6 +205,7 @@ class MemoryTable:
         keys = rows.columns[: len(self._keys)]
         is_wanted = (self._find(keys) < 0) & ~unread.is_gone(keys)
         self._take_in(rows if is_wanted.all() else rows.filter(pa.array(is_wanted)))
+        self._room.tidy()  # there may be no commit for long
 
     def brought(self, unread: Unread, node: int) -> None:
         """All rows of a virtual node were."""

@@ -29,9 +29,8 @@ from penstock.errors import Damaged, Unavailable
 from penstock.limits import MIB
 from penstock.state.api import Change
 from penstock.state.checkpoint_format import Section
-from penstock.state.equal_rows import first_equal
 from penstock.state.fold import find_places, merge_changes, nodes_of, places_of
-from penstock.state.key_index import make_index
+from penstock.state.key_index import key_words, make_index
 from penstock.state.keys import VIRTUAL_NODES, Hashes, words_column
 from penstock.state.parts import Part
 
@@ -223,14 +222,11 @@ class Unread:
 
 
 def _are_equal(keys: Sequence[pa.Array], places: Ints, own: Sequence[pa.Array]) -> Mask:
-    """Which rows have the keys at these places: hashes alone do not tell."""
+    """Which rows have the keys at these places, as the table's index has it: hashes alone do not
+    tell, and types may differ in what no index looks at, as whether fields may be null."""
+    sought = [key.take(words_column(places)) for key in keys]
     count = len(places)
-    columns = [
-        pa.concat_arrays([key.take(words_column(places)), column])
-        for key, column in zip(keys, own, strict=True)
-    ]
-    first = first_equal(columns, 2 * count)
-    same: Mask = first[:count] == first[count:]
+    same: Mask = (key_words(sought, count) == key_words(own, count)).all(axis=1)
     return same
 
 

@@ -313,6 +313,38 @@ def test_tables_that_are_asked_for_all_rows_and_keys_of_texts_do_not_wait() -> N
     assert list(state.tables_that_may_wait()) == ["by key"]
 
 
+def test_rows_that_are_brought_in_keep_the_bound_of_their_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A task without input makes no commit, which would look after it."""
+    room = make_room(ROOMS[1])
+    files, reference, _ = checkpointed(Random(3), room, SimFolder(), 1)
+    lazy = restored(Store(room, 1), files, reference, [])
+    looked: list[Room] = []
+    monkeypatch.setattr(type(room), "tidy", lambda self: looked.append(self))
+    ahead = Ahead(lazy)
+    while lazy.state.rows_unread():
+        ahead.step()
+    assert looked
+
+
+def test_rows_that_an_older_file_has_in_another_order_are_not_left_there() -> None:
+    """Another version of this program may have placed them by other columns."""
+    folder, room = SimFolder(), make_room(ROOMS[0])
+    files, reference = CheckpointStore("memory", LOG, folder), None
+    for lsn, partition in ((10, [1]), (20, [0])):
+        state = MemoryState(None, room)
+        table = state.table("t", KEYS, COLUMNS, partition, is_by_key=True)
+        keys = [pa.array(range(lsn, lsn + 50)), pa.array(range(50), pa.timestamp("us"))]
+        table.touch(table.locate(keys)[0])
+        base_lsn, changes = (None if lsn == 10 else 10), list(state.take_log())
+        increment = Increment(TASK, base_lsn, lsn, 1, "f", state.parts(), changes)
+        reference = files.put(increment, reference)
+    assert reference is not None and len(files.increments(CheckpointRef.from_json(reference))) == 2
+    loaded = files.load_lazily(reference, state.tables_that_may_wait())
+    assert not loaded.unread and sum(one.rows.num_rows for one in loaded.changes) == 100
+
+
 # -- mistakes made on purpose
 
 
