@@ -31,7 +31,7 @@ LOG = "main"
 #: Faults of one round, per lane; the lanes take about the same time.
 NODE_CYCLES, PROXY_CYCLES, METADATA_CYCLES = 10, 5, 6
 ROUND_CYCLES = NODE_CYCLES + PROXY_CYCLES + METADATA_CYCLES
-ROUNDS = 2
+ROUNDS = 3
 #: Each campaign has a cluster of its own: the whole log is read after every round.
 SOAK_ROUNDS = 10
 #: After the last fault: until an append is acknowledged, and until tails have seen everything.
