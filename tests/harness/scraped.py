@@ -33,6 +33,7 @@ from harness.waiting import wait_until
 from penstock.cli.metrics_port import serve_metrics
 from penstock.delivery.targets.memory import MemoryDatabase, MemoryTarget
 from penstock.gateway.config import GatewayConfig
+from penstock.limits import MIB
 from penstock.log.records import Kind, NewEntry, SetKey
 from penstock.protocol.names import control_tag, pulse_tag, query_key
 from penstock.runtime import checkpoints
@@ -106,7 +107,7 @@ def _is_told(log: Scraped) -> bool:
 
 
 def _spec(checkpoints: str | None) -> QuerySpec:
-    settings = Settings(checkpoints=checkpoints, checkpoint_interval_ms=500)
+    settings = Settings(checkpoints=checkpoints, checkpoint_interval_ms=500, state_memory=64 * MIB)
     return spec_of(count_by(timed(), 0), settings=settings)
 
 
