@@ -55,11 +55,9 @@ settings.load_profile("soak" if os.environ.get("PENSTOCK_SOAK") == "1" else "def
 def pytest_configure(config: pytest.Config) -> None:
     configure(config)
     if os.environ.get("PENSTOCK_STATE"):
-        from harness.rooms import SMALL_BYTES, Forgetful
+        from harness.rooms import use_asked_room
 
-        from penstock.state import memory
-
-        memory.IN_MEMORY = Forgetful(SMALL_BYTES)
+        use_asked_room()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -52,6 +52,12 @@ def states_are(room: Room) -> Iterator[None]:
         yield
 
 
+def use_asked_room() -> None:
+    """In this process, as the environment says."""
+    if IS_MAPPED:
+        memory.IN_MEMORY = Forgetful(SMALL_BYTES)
+
+
 def state_memory() -> int | None:
     """What queries are started with."""
     return 1 if IS_MAPPED else None

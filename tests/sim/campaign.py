@@ -145,7 +145,8 @@ def check_traces(imports: str, trace: str, seeds: int, here: Sequence[str] = ())
     """I21: `trace`, an expression of a seed, is the same in other processes with other hash seeds:
     no order of a set or dict leaks into what happens. `here`: what it was in this process, which
     is then one of two. Returns the traces."""
-    program = f"{imports}\nfor seed in range({seeds}): print({trace})"
+    room = "from harness.rooms import use_asked_room\nuse_asked_room()"
+    program = f"{room}\n{imports}\nfor seed in range({seeds}): print({trace})"
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     others = [hash_seed for hash_seed in "12" if hash_seed != os.environ.get("PYTHONHASHSEED")]
     outputs = ["".join(f"{trace}\n" for trace in here)] if here else []
