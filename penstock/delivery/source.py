@@ -199,9 +199,20 @@ class Reading:
 
 
 def _pieces(batch: ReadBatch, size: int) -> Iterator[ReadBatch]:
-    """What a log has brought at once, in pieces of so many entries."""
-    entries = batch.entries
-    for first in range(0, max(len(entries), 1), size):
+    """What a log has brought at once, in pieces of so many entries, or the rest of a group more:
+    a position within a group would be one within a commit."""
+    entries, first = batch.entries, 0
+    while True:
         end = first + size
-        upto = entries[end].lsn if end < len(entries) else batch.looked_up_to
-        yield ReadBatch(entries[first:end], upto)
+        while end < len(entries) and _group_of(entries[end]) == _group_of(entries[end - 1]):
+            end += 1
+        if end >= len(entries):
+            yield ReadBatch(entries[first:], batch.looked_up_to)
+            return
+        yield ReadBatch(entries[first:end], entries[end].lsn)
+        first = end
+
+
+def _group_of(entry: Entry) -> tuple[str, int, int, int]:
+    """The same for all entries of a group; for those of two groups, hardly ever."""
+    return entry.producer, entry.instance, entry.time_ms, entry.lsn - entry.seq

@@ -102,6 +102,8 @@ def why_stopped(error: str) -> str:
     """The class of an error of ours, or else the condition that Spark names."""
     ours = re.search(r"penstock\.errors\.(\w+)", error)
     conditions = re.findall(r"\[([A-Z_]+(?:\.[A-Z_]+)?)\]", error)
+    if "Multiple streaming queries are concurrently using" in error:
+        conditions.append("CONCURRENT_STREAM_LOG_UPDATE")  # one place of Spark's has no name for it
     return ours[1] if ours else (conditions or [error[:80]])[-1]
 
 
