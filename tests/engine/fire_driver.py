@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import threading
 import time
@@ -22,12 +21,11 @@ from typing import Any
 import fire_queries as fire
 import pyarrow as pa
 from harness.java import brief_java
+from harness.rooms import state_memory
 from penstock_bench.nexmark.generator import Generator
 
 import penstock
 from penstock.testing.oracle import assert_equal, run_spark
-
-IS_MAPPED = os.environ.get("PENSTOCK_STATE") == "mapped"
 
 
 def say(**fields: object) -> None:
@@ -68,7 +66,7 @@ def start_all(spark: Any, log: Any, options: argparse.Namespace) -> dict[str, An
             checkpoints=str(options.checkpoints),
             checkpoint_interval=2.0,
             # Of so small a bound nearly all of the state is on disk.
-            state_memory=1 if IS_MAPPED else fire.ALL[name].state_memory,
+            state_memory=state_memory() or fire.ALL[name].state_memory,
             replicas=1 if name in ("q5", "words", "nbq8", "nbq8_large") else 0,
         )
         for name in options.queries.split(",")

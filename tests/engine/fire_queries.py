@@ -30,7 +30,7 @@ PARAMETERS = Parameters(seed=7, events_per_s=500)
 #: Hours of event time within minutes, so that Rhino's windows of 4 and 12 h close.
 RHINO_PARAMETERS = replace(rhino_parameters(), events_per_s=0.2)
 #: Nearly all events within one window of 12 h, so that what it keeps only grows; large rows.
-LARGE_PARAMETERS = replace(rhino_parameters(state_scale=4), events_per_s=20)
+LARGE_PARAMETERS = replace(rhino_parameters(state_scale=8), events_per_s=20)
 #: One line of words per so many events.
 EVENTS_PER_LINE = 10
 WORDS = 400

@@ -419,6 +419,6 @@ def test_a_lost_fence_is_what_bookkeeper_2614_needs() -> None:
 
 @pytest.mark.soak
 def test_two_recoverers_in_every_order() -> None:
-    search = Search(recoverers=2, blocks=1, states_max=SOAK_STATES_MAX).run()
+    search = Search(recoverers=2, blocks=1).run()
 
     assert search.found is None, f"{search.problem}: {search.found}"
